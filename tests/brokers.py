@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import shutil
 import socket
 import subprocess
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from heartlm.monitor.nats import Worker
 
 OPEN = "listener PORT 127.0.0.1\nallow_anonymous true\n"
 """Configuration of mosquitto that lets everybody in."""
@@ -29,13 +36,19 @@ def free_port() -> int:
 
 
 class Broker:
-    """A broker with a configuration file in which PORT stands for a free port."""
+    """A broker with a configuration file in which PORT stands for a free port; in a `with` it ends after the block."""
 
     def __init__(self, name: str, folder: Path, config: str) -> None:
         self.command, self.port = [program(name), "-c", str(folder / f"{name}.conf")], free_port()
         self.config = folder / f"{name}.conf"
         self.write(config)
         self.process = self.start()
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def write(self, config: str) -> None:
         self.config.write_text(config.replace("PORT", str(self.port)))
@@ -57,3 +70,13 @@ class Broker:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait(30)
+
+
+@contextlib.asynccontextmanager
+async def working(worker: Worker) -> AsyncIterator[None]:
+    """Connects a worker, which works until the block ends."""
+    await worker.connect()
+    work = asyncio.create_task(worker.run())
+    yield
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)

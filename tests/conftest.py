@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import json
 import os
 import shutil
+import subprocess
 from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +35,9 @@ settings.load_profile("the same every time")
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("HEARTLM_TEST_DATA", ROOT.parent / "shared" / "data"))
 
+Refused = Callable[..., str]
+"""Of the fixture `refused`."""
+
 
 def shared_data(name: str) -> Path:
     """The folder or file `name` of the real recordings; the test is skipped, with a reason, where it is absent."""
@@ -43,6 +51,40 @@ def shared_data(name: str) -> Path:
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Notes about checked corpora go to a folder of the tests, not to the user's."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+def refused_line(capture: pytest.CaptureFixture[str], *words: object) -> str:
+    """Run a command that must end with status 2 and write nothing but one line on standard error; return it."""
+    from heartlm.cli.main import main
+
+    capture.readouterr()
+    assert main([str(word) for word in words]) == 2
+    said = capture.readouterr()
+    (line,) = said.err.splitlines()
+    assert said.out == "" and line.startswith("heartlm")
+    return line
+
+
+@pytest.fixture
+def refused(capfd: pytest.CaptureFixture[str]) -> Refused:
+    """`refused_line` of what the process writes."""
+    return partial(refused_line, capfd)
+
+
+def edit_json(path: Path, **fields: object) -> None:
+    """Replace fields of the object in a file."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+@contextlib.contextmanager
+def mounted_disk(folder: Path, kilobytes: int) -> Iterator[Path]:
+    """Gives a new folder that is a disk of this size; the test is skipped where that cannot be."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting a small disk needs root")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.fixture(scope="session")

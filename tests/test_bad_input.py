@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import multiprocessing
 import os
 import resource
@@ -32,6 +31,7 @@ from heartlm.tokenizers.base import Lead, Tokens
 from heartlm.tokenizers.rhythm import RhythmTokenizer
 from heartlm.tokenizers.sample import SampleTokenizer
 from heartlm.training.checkpoint import Checkpoints
+from tests.conftest import Refused, edit_json, mounted_disk, refused_line
 
 RECORD = "s0001"
 NUM_SAMPLES = 7500
@@ -59,15 +59,6 @@ def last_line(capfd: pytest.CaptureFixture[str], *words: str | Path) -> str:
     line = said.err.splitlines()[-1]
     assert line.startswith(f"heartlm {words[0]}: ")
     return line
-
-
-def only_line(capfd: pytest.CaptureFixture[str], *words: str | Path) -> str:
-    """Run a command that must fail with status 2 and say one line only; return it."""
-    capfd.readouterr()
-    assert main([str(word) for word in words]) == 2
-    said = capfd.readouterr()
-    assert said.out == "" and said.err.count("\n") == 1 and said.err.startswith("heartlm")
-    return said.err
 
 
 # --- recordings -------------------------------------------------------------------------------------------------------
@@ -146,7 +137,7 @@ def test_spoilt_recordings(
     database: Path,
     tiny_corpus: Path,
     tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+    refused: Refused,
     spoil: Callable[[Path], None],
     tokenizer: str,
 ) -> None:
@@ -155,7 +146,7 @@ def test_spoilt_recordings(
     before = content(out)
     spoil(database)
     file, reason = SPOILS[spoil]
-    said = only_line(capfd, "tokenize", database, "--tokenizer", tokenizer, "--out", out)
+    said = refused("tokenize", database, "--tokenizer", tokenizer, "--out", out)
     assert file in said and reason in said
     assert content(out) == before
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
@@ -244,12 +235,10 @@ def test_leads_without_a_heartbeat_are_left_out_and_counted(
     assert [row.lead for row in corpus.records.rows if row.record_id == RECORD] == ["V1"]
 
 
-def test_a_database_of_nothing_but_flat_leads(
-    database: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_database_of_nothing_but_flat_leads(database: Path, tmp_path: Path, refused: Refused) -> None:
     (database / "RECORDS").write_text(f"{RECORD}\n")
     with_lead(database, 0.25)
-    said = only_line(capfd, "tokenize", database, "--out", tmp_path / "corpus")
+    said = refused("tokenize", database, "--out", tmp_path / "corpus")
     assert "no recording of the training split can be fitted on: lead MLII: flat (1)" in said
 
 
@@ -257,19 +246,18 @@ def test_a_database_of_nothing_but_flat_leads(
 
 
 def test_a_corpus_of_another_schema_version(
-    tiny_corpus: Path, tiny_pretrained: Path, tiny_finetuned: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tiny_corpus: Path, tiny_pretrained: Path, tiny_finetuned: Path, tmp_path: Path, refused: Refused
 ) -> None:
     corpus = tmp_path / "corpus"
     shutil.copytree(tiny_corpus, corpus)
-    manifest = json.loads((corpus / "manifest.json").read_text())
-    (corpus / "manifest.json").write_text(json.dumps(manifest | {"schema_version": 99}))
+    edit_json(corpus / "manifest.json", schema_version=99)
     before = content(corpus)
     for words in (
         ["pretrain", "--corpus", corpus],
         ["finetune", tiny_pretrained, "--corpus", corpus],
         ["evaluate", tiny_finetuned, "--on", corpus],
     ):
-        assert f"{corpus}: corpus of schema version 99, this heartlm reads 1" in only_line(capfd, *words)
+        assert f"{corpus}: corpus of schema version 99, this heartlm reads 1" in refused(*words)
     assert content(corpus) == before
 
 
@@ -278,39 +266,33 @@ def test_tokens_of_another_tokenizer(
     tiny_pretrained: Path,
     tiny_finetuned: Path,
     tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+    refused: Refused,
 ) -> None:
     other = tmp_path / "rhythms"
     assert main(["tokenize", str(unspoilt), "--tokenizer", "rhythm", "--out", str(other)]) == 0
     before = content(tiny_finetuned)
     for words in (["finetune", tiny_pretrained, "--corpus", other], ["evaluate", tiny_finetuned, "--on", other]):
-        assert f"{other}: made by tokenizer" in only_line(capfd, *words)
+        assert f"{other}: made by tokenizer" in refused(*words)
     assert content(tiny_finetuned) == before
 
 
-def test_a_run_is_not_resumed_on_tokens_made_anew(
-    tiny_corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_not_resumed_on_tokens_made_anew(tiny_corpus: Path, tmp_path: Path, refused: Refused) -> None:
     corpus, run = tmp_path / "corpus", tmp_path / "run"
     shutil.copytree(tiny_corpus, corpus)
     assert main(["pretrain", "--corpus", str(corpus), "--out", str(run), "--steps", "1", *SMALL]) == 0
-    about = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(about | {"finished": None}))
-    manifest = json.loads((corpus / "manifest.json").read_text())
-    (corpus / "manifest.json").write_text(json.dumps(manifest | {"num_beats": 1}))
+    edit_json(run / "run.json", finished=None)
+    edit_json(corpus / "manifest.json", num_beats=1)
     before = content(run)
-    assert f"but {run} was started on" in only_line(capfd, "pretrain", "--resume", run)
+    assert f"but {run} was started on" in refused("pretrain", "--resume", run)
     assert content(run) == before
 
 
 @pytest.mark.parametrize("file", ["models/best/model.safetensors", "models/best/config.json", "run.json"])
-def test_a_damaged_run(
-    tiny_pretrained: Path, tiny_corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], file: str
-) -> None:
+def test_a_damaged_run(tiny_pretrained: Path, tiny_corpus: Path, tmp_path: Path, refused: Refused, file: str) -> None:
     run = tmp_path / "run"
     shutil.copytree(tiny_pretrained, run)
     os.truncate(run / file, 30)
-    said = only_line(capfd, "finetune", run, "--corpus", tiny_corpus, "--out", tmp_path / "beats")
+    said = refused("finetune", run, "--corpus", tiny_corpus, "--out", tmp_path / "beats")
     assert Path(file).name in said
     assert not (tmp_path / "beats").exists()
 
@@ -321,22 +303,15 @@ def test_a_damaged_run(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 2.2 MB: room for a corpus, and for a run until its second checkpoint, each of 1.6 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2200k", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("mounting a small disk needs root")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with mounted_disk(tmp_path / "disk", 2200) as folder:
+        yield folder
 
 
-def test_a_full_disk_leaves_the_earlier_corpus(
-    small_disk: Path, tiny_database: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_leaves_the_earlier_corpus(small_disk: Path, tiny_database: Path, refused: Refused) -> None:
     out = small_disk / "corpus"
     assert main(["tokenize", str(tiny_database), "--tokenizer", "rhythm", "--out", str(out)]) == 0
     before = content(small_disk)
-    said = only_line(capfd, "tokenize", tiny_database, "--tokenizer", "sample", "--training-leads", "all", "--out", out)
+    said = refused("tokenize", tiny_database, "--tokenizer", "sample", "--training-leads", "all", "--out", out)
     assert f"cannot write {out}" in said and "No space left on device" in said
     assert content(small_disk) == before
 
@@ -380,7 +355,7 @@ def test_whatever_cannot_be_written_in_full_is_one_line(
     assert f"cannot write {run}" in said and "File too large" in said
     corpus = tmp_path / "corpus"
     with largest_file(min(num_bytes, 60_000)):
-        said = only_line(capsys, "tokenize", unspoilt, "--tokenizer", "sample", "--out", corpus)
+        said = refused_line(capsys, "tokenize", unspoilt, "--tokenizer", "sample", "--out", corpus)
     assert f"cannot write {corpus}" in said and not corpus.exists()
 
 
@@ -416,7 +391,7 @@ def test_an_unwritable_output(
     unspoilt: Path,
     tiny_pretrained: Path,
     tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+    refused: Refused,
     place: str,
 ) -> None:
     (tmp_path / "a_file").write_text("earlier")
@@ -426,17 +401,15 @@ def test_an_unwritable_output(
         ["pretrain", "--corpus", tiny_corpus, *SMALL, "--steps", "1", "--out", out],
         ["finetune", tiny_pretrained, "--corpus", tiny_corpus, "--steps", "1", "--out", out],
     ):
-        assert f"cannot write {out}" in only_line(capfd, *words)
+        assert f"cannot write {out}" in refused(*words)
     assert (tmp_path / "a_file").read_text() == "earlier"
 
 
-def test_an_output_that_is_something_else_is_never_replaced(
-    database: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_output_that_is_something_else_is_never_replaced(database: Path, tmp_path: Path, refused: Refused) -> None:
     before = content(database)
-    assert f"{database} exists and is no corpus" in only_line(capfd, "tokenize", database, "--out", database)
+    assert f"{database} exists and is no corpus" in refused("tokenize", database, "--out", database)
     (tmp_path / "thesis.txt").write_text("ten years")
-    said = only_line(capfd, "tokenize", database, "--out", tmp_path / "thesis.txt")
+    said = refused("tokenize", database, "--out", tmp_path / "thesis.txt")
     assert "thesis.txt exists and is no corpus" in said
     assert content(database) == before and (tmp_path / "thesis.txt").read_text() == "ten years"
 
@@ -444,8 +417,8 @@ def test_an_output_that_is_something_else_is_never_replaced(
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_command(capfd: pytest.CaptureFixture[str]) -> None:
-    said = only_line(capfd, "soup")
+def test_an_unknown_command(refused: Refused) -> None:
+    said = refused("soup")
     assert "no command 'soup'; it is one of analyze, review, alarms, delineate, data, tokenize" in said
     for name, meant in {
         "analyse": "analyze",
@@ -453,13 +426,13 @@ def test_an_unknown_command(capfd: pytest.CaptureFixture[str]) -> None:
         "Demo": "demo",
         "finetun": "finetune",
     }.items():
-        assert f"no command '{name}'; did you mean {meant}?" in only_line(capfd, name)
-    assert "no command 'data sohw'; did you mean show?" in only_line(capfd, "data", "sohw")
+        assert f"no command '{name}'; did you mean {meant}?" in refused(name)
+    assert "no command 'data sohw'; did you mean show?" in refused("data", "sohw")
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("data", "plan")])
-def test_an_unknown_option(capfd: pytest.CaptureFixture[str], name: str) -> None:
-    said = only_line(capfd, name, "--no-such-option", "3")
+def test_an_unknown_option(refused: Refused, name: str) -> None:
+    said = refused(name, "--no-such-option", "3")
     assert "--no-such-option" in said or "required" in said
 
 
@@ -481,8 +454,8 @@ def test_an_unknown_option(capfd: pytest.CaptureFixture[str], name: str) -> None
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,
 )
-def test_a_missing_or_impossible_argument(capfd: pytest.CaptureFixture[str], words: list[str], missing: str) -> None:
-    assert missing in only_line(capfd, *words).partition(": ")[2]
+def test_a_missing_or_impossible_argument(refused: Refused, words: list[str], missing: str) -> None:
+    assert missing in refused(*words).partition(": ")[2]
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["pretrain", "--help"], ["data", "list"]], ids=" ".join)
@@ -516,17 +489,17 @@ DEEP = "a: " + "[" * 2000 + "]" * 2000
     ids=" ".join,
 )
 def test_a_settings_file_that_would_hang_is_one_line(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], words: list[str], text: str
+    tmp_path: Path, refused: Refused, words: list[str], text: str
 ) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text(text)
-    said = only_line(capfd, *words, path)
+    said = refused(*words, path)
     assert "settings.yaml: not valid YAML (" in said
     assert "more than 1000000 values" in said or "nested more than 64 deep" in said
 
 
 @pytest.mark.parametrize("value", ["{a: " + "[" * 500 + "]" * 500 + "}", "{" + ALIAS_BOMB.replace("\n", ", ") + "}"])
-def test_an_option_that_would_hang_is_one_line(capfd: pytest.CaptureFixture[str], value: str) -> None:
+def test_an_option_that_would_hang_is_one_line(refused: Refused, value: str) -> None:
     for given in ([f"--weights={value}"], ["--weights", value]):
-        said = only_line(capfd, "pretrain", "--corpus", "x", *given)
+        said = refused("pretrain", "--corpus", "x", *given)
         assert '"weights": Expected a mapping' in said

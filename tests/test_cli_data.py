@@ -26,7 +26,7 @@ from heartlm.errors import HeartlmError
 from heartlm.report.render import Markup
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.write import simulate_database
-from tests.conftest import shared_data
+from tests.conftest import Refused, refused_line, shared_data
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +51,9 @@ def test_every_subcommand_explains_itself_with_examples(name: str, capsys: pytes
     assert f"examples:\n  heartlm data {name}" in printed
 
 
-def test_an_unknown_subcommand_is_status_2(capsys: pytest.CaptureFixture[str]):
-    assert main(["data", "fetch"]) == 2
+def test_an_unknown_subcommand_is_status_2(refused: Refused):
     commands = "list, formats, convert, index, simulate, download, verify, show"
-    assert f"it is one of {commands}" in capsys.readouterr().err
+    assert f"it is one of {commands}" in refused("data", "fetch")
 
 
 def test_list_prints_a_plain_line_a_database_into_a_pipe(capsys: pytest.CaptureFixture[str]):
@@ -82,12 +81,10 @@ def test_simulate_writes_what_was_asked_for(tmp_path: Path, capsys: pytest.Captu
     assert "1 simulated patients" in capsys.readouterr().out
 
 
-def test_simulate_loses_nothing(simulated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_simulate_loses_nothing(simulated: Path, tmp_path: Path, refused: Refused):
     (tmp_path / "thesis.txt").write_text("years of work")
-    assert main(["data", "simulate", str(tmp_path), "--replace"]) == 2
-    assert main(["data", "simulate", str(simulated)]) == 2
-    errors = capsys.readouterr().err
-    assert "is no simulated database" in errors and "give --replace" in errors
+    assert "is no simulated database" in refused("data", "simulate", tmp_path, "--replace")
+    assert "give --replace" in refused("data", "simulate", simulated)
     assert (tmp_path / "thesis.txt").exists()
 
 
@@ -102,18 +99,16 @@ def test_simulate_on_a_full_disk_is_one_line(tmp_path: Path, capsys: pytest.Capt
     ignored, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
     try:
-        assert main(["data", "simulate", str(tmp_path / "out"), "--patients", "1", "--minutes", "1"]) == 2
+        line = refused_line(capsys, "data", "simulate", tmp_path / "out", "--patients", "1", "--minutes", "1")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, ignored)
-    (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"heartlm data: cannot write {tmp_path / 'out'}: ")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_simulate_names_the_impossible_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["data", "simulate", str(tmp_path / "sim"), "--patients", "0"]) == 2
-    assert "patients is 0" in capsys.readouterr().err
+def test_simulate_names_the_impossible_field(tmp_path: Path, refused: Refused):
+    assert "patients is 0" in refused("data", "simulate", tmp_path / "sim", "--patients", "0")
 
 
 def test_verify_of_a_clean_database_is_status_0(simulated: Path, capsys: pytest.CaptureFixture[str]):
@@ -131,8 +126,8 @@ def test_verify_names_the_damaged_file_with_status_1(tmp_path: Path, capsys: pyt
     assert f"error: {damaged}: differs from its SHA-256" in capsys.readouterr().out
 
 
-def test_verify_of_no_folder_is_status_2(tmp_path: Path):
-    assert main(["data", "verify", str(tmp_path / "none")]) == 2
+def test_verify_of_no_folder_is_status_2(tmp_path: Path, refused: Refused):
+    refused("data", "verify", tmp_path / "none")
 
 
 def test_findings_are_summed_up(capsys: pytest.CaptureFixture[str]):
@@ -187,12 +182,8 @@ def test_show_draws_the_named_leads_beats_and_rhythms(simulated: Path, drawn: li
         (["--start", "soon"], "start is 'soon'; expected seconds, m:ss or h:mm:ss"),
     ],
 )
-def test_show_refuses_in_one_line(
-    simulated: Path, options: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-):
-    assert main(["data", "show", f"{simulated}/s0001", *options]) == 2
-    errors = capsys.readouterr().err
-    assert complaint in errors and errors.count("\n") == 1
+def test_show_refuses_in_one_line(simulated: Path, options: list[str], complaint: str, refused: Refused):
+    assert complaint in refused("data", "show", f"{simulated}/s0001", *options)
 
 
 def test_an_unknown_recording_is_answered_with_the_nearest(simulated: Path):
@@ -241,9 +232,8 @@ def test_verify_of_a_real_database(capsys: pytest.CaptureFixture[str]):
     assert f"warning: {folder}/cu33.hea: lead ECG: 234 of 127232 samples are invalid" in findings
 
 
-def test_annotations_alone_cannot_be_drawn(capsys: pytest.CaptureFixture[str]):
-    assert main(["data", "show", str(shared_data("afdb") / "04015")]) == 2
-    assert "annotations only, no signal to draw" in capsys.readouterr().err
+def test_annotations_alone_cannot_be_drawn(refused: Refused):
+    assert "annotations only, no signal to draw" in refused("data", "show", shared_data("afdb") / "04015")
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -282,33 +272,29 @@ def test_download_fetches_and_says_what_it_did(
 
 
 def test_download_with_a_file_that_never_verifies_is_status_2(
-    mirror: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    mirror: tuple[str, Path], tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("heartlm.databases.download.ATTEMPTS", 1)
     url, database = mirror
     (database / "100.dat").write_bytes(b"other")
     target = tmp_path / "mitdb"
-    assert main(["data", "download", "mitdb", str(target), "--base-url", url]) == 2
-    assert "1 of 3 files could not be had (100.dat: wrong bytes" in capsys.readouterr().err
+    assert "1 of 3 files could not be had (100.dat: wrong bytes" in refused(
+        "data", "download", "mitdb", target, "--base-url", url
+    )
     assert (target / "100.hea").exists() and not (target / "100.dat").exists()
 
 
-def test_download_writes_through_no_symbolic_link(
-    mirror: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_download_writes_through_no_symbolic_link(mirror: tuple[str, Path], tmp_path: Path, refused: Refused):
     (url, _), name = mirror, "100.dat"
     target = tmp_path / "mitdb"
     target.mkdir()
     (tmp_path / "thesis.txt").write_text("ten years")
     (target / name).symlink_to(tmp_path / "thesis.txt")
-    assert main(["data", "download", "mitdb", str(target), "--base-url", url]) == 2
-    assert f"{name} is a symbolic link" in capsys.readouterr().err
+    assert f"{name} is a symbolic link" in refused("data", "download", "mitdb", target, "--base-url", url)
     assert (tmp_path / "thesis.txt").read_text() == "ten years"
 
 
-def test_download_writes_into_no_linked_folder(
-    mirror: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_download_writes_into_no_linked_folder(mirror: tuple[str, Path], tmp_path: Path, refused: Refused):
     url, database = mirror
     (database / "sub").mkdir()
     (database / "sub" / "x").write_bytes(b"x")
@@ -318,12 +304,12 @@ def test_download_writes_into_no_linked_folder(
     target.mkdir()
     (tmp_path / "elsewhere").mkdir()
     (target / "sub").symlink_to(tmp_path / "elsewhere")
-    assert main(["data", "download", "mitdb", str(target), "--base-url", url]) == 2
-    assert "sub is a symbolic link" in capsys.readouterr().err
+    assert "sub is a symbolic link" in refused("data", "download", "mitdb", target, "--base-url", url)
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_download_without_a_worker_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["data", "download", "mitdb", str(tmp_path / "mitdb"), "--workers", "0"]) == 2
-    assert "data: workers: 0 found, at least 1 expected" in capsys.readouterr().err
+def test_download_without_a_worker_is_refused(tmp_path: Path, refused: Refused):
+    assert "data: workers: 0 found, at least 1 expected" in refused(
+        "data", "download", "mitdb", tmp_path / "mitdb", "--workers", "0"
+    )
     assert not (tmp_path / "mitdb").exists()

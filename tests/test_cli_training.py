@@ -28,6 +28,7 @@ from heartlm.storage.atomic import sha256_of
 from heartlm.tasks.finetune import finetune, rows_of_patients
 from heartlm.tasks.task import FinetuneConfig
 from heartlm.training.checkpoint import Checkpoints
+from tests.conftest import Refused, edit_json
 from tests.forked import Forked
 
 STEPS = 60
@@ -129,8 +130,7 @@ def test_how_a_resumed_run_computes_may_change(straight: dict[str, Path], tmp_pa
     run = tmp_path / "run"
     shutil.copytree(straight["pretrain"], run)
     shutil.rmtree(run / "checkpoints")
-    about = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(about | {"finished": None}))
+    edit_json(run / "run.json", finished=None)
     changed = ["--accumulation", "2", "--no-pin", "--spans", "--timeout-s=60", "--activation-checkpointing"]
     assert main(["pretrain", "--resume", str(run), *changed]) == 0
     assert_same_losses(run, straight["pretrain"])
@@ -144,8 +144,7 @@ def test_killed_before_its_first_checkpoint_a_run_resumes_from_the_beginning(
     shutil.copytree(straight["pretrain"], run)
     shutil.rmtree(run / "checkpoints")
     shutil.rmtree(run / "models")
-    about = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(about | {"finished": None}))
+    edit_json(run / "run.json", finished=None)
     assert main(["pretrain", "--resume", str(run)]) == 0
     assert "resumed after step 0" in capfd.readouterr().err
     assert weights(run) == weights(straight["pretrain"])
@@ -282,16 +281,6 @@ def test_a_mistake_is_told_once_by_all_ranks(tiny_corpus: Path, tmp_path: Path, 
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
-def refused(capfd: pytest.CaptureFixture[str], *words: str | Path) -> str:
-    """Run a command that must fail with status 2 and exactly one line on standard error; return the line."""
-    capfd.readouterr()
-    assert main([str(word) for word in words]) == 2
-    said = capfd.readouterr()
-    assert said.out == "" and said.err.count("\n") == 1 and said.err.endswith("\n")
-    assert said.err.startswith(f"heartlm {words[0]}: ")
-    return said.err
-
-
 def test_a_settings_file_and_options_beside_it(tiny_corpus: Path, tmp_path: Path) -> None:
     lines = [f"corpus: {tiny_corpus}", "depth: 1", "steps: 9", "window: 16", "batch_size: 4", "learning_rate: 1e-3"]
     (tmp_path / "a.yaml").write_text("\n".join([*lines, "objective: causal", "weights: {tinydb: 2}", "threads: 1"]))
@@ -322,24 +311,24 @@ def test_a_settings_file_and_options_beside_it(tiny_corpus: Path, tmp_path: Path
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,
 )
 def test_an_impossible_setting_is_named_and_nothing_is_begun(
-    tiny_corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], words: list[str], field: str
+    tiny_corpus: Path, tmp_path: Path, refused: Refused, words: list[str], field: str
 ) -> None:
     out = tmp_path / "run"
-    assert field in refused(capfd, "pretrain", "--corpus", tiny_corpus, "--out", out, "--depth", "1", *words)
+    assert field in refused("pretrain", "--corpus", tiny_corpus, "--out", out, "--depth", "1", *words)
     assert not out.exists()
 
 
 def test_finetuning_settings_that_cannot_be(
-    tiny_corpus: Path, tiny_pretrained: Path, tiny_finetuned: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tiny_corpus: Path, tiny_pretrained: Path, tiny_finetuned: Path, tmp_path: Path, refused: Refused
 ) -> None:
     beats = ["finetune", tiny_pretrained, "--corpus", tiny_corpus, "--out", tmp_path / "run"]
-    assert "rhythm: 'JAZZ' found" in refused(capfd, *beats, "--rhythm", "JAZZ")
-    assert "head: 'window' found" in refused(capfd, *beats, "--head", "window")
-    assert "dropout: 1.0 found" in refused(capfd, *beats, "--dropout", "1")
-    assert "run: nothing found" in refused(capfd, "finetune", "--corpus", tiny_corpus)
-    assert "patients: 'mitdb/999' found" in refused(capfd, *beats, "--patients", "mitdb/999")
-    assert "no run.json" in refused(capfd, "finetune", tiny_corpus, *beats[2:])
-    assert "corpus: nothing found" in refused(capfd, "finetune", tiny_pretrained)
+    assert "rhythm: 'JAZZ' found" in refused(*beats, "--rhythm", "JAZZ")
+    assert "head: 'window' found" in refused(*beats, "--head", "window")
+    assert "dropout: 1.0 found" in refused(*beats, "--dropout", "1")
+    assert "run: nothing found" in refused("finetune", "--corpus", tiny_corpus)
+    assert "patients: 'mitdb/999' found" in refused(*beats, "--patients", "mitdb/999")
+    assert "no run.json" in refused("finetune", tiny_corpus, *beats[2:])
+    assert "corpus: nothing found" in refused("finetune", tiny_pretrained)
     assert not (tmp_path / "run").exists()
 
 
@@ -378,12 +367,12 @@ class Command:
 
 @pytest.mark.parametrize("kind", ["index", "torch's index", "value", "tensor", "file outside"])
 def test_a_replaced_checkpoint_runs_nothing(
-    straight: dict[str, Path], tmp_path: Path, kind: str, capfd: pytest.CaptureFixture[str]
+    straight: dict[str, Path], tmp_path: Path, kind: str, refused: Refused
 ) -> None:
     """Every file is replaced together with its checksum, so only what reads it can refuse."""
     run, made = tmp_path / "run", tmp_path / "made"
     shutil.copytree(straight["pretrain"], run)
-    (run / "run.json").write_text(json.dumps(json.loads((run / "run.json").read_text()) | {"finished": None}))
+    edit_json(run / "run.json", finished=None)
     *older, newest = Checkpoints(run / "checkpoints").complete()
     for path in older:
         shutil.rmtree(path)
@@ -408,38 +397,36 @@ def test_a_replaced_checkpoint_runs_nothing(
     files = {str(path.relative_to(newest)): sha256_of(path) for path in [*state.iterdir(), newest / "progress.json"]}
     (newest / "files.json").write_text(json.dumps(files))
 
-    assert f"{newest} does not fit this run (" in refused(capfd, "pretrain", "--resume", run)
+    assert f"{newest} does not fit this run (" in refused("pretrain", "--resume", run)
     assert not made.exists()
 
 
-def test_what_cannot_be_resumed(
-    straight: dict[str, Path], tiny_corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_resumed(straight: dict[str, Path], tiny_corpus: Path, tmp_path: Path, refused: Refused) -> None:
     run = straight["pretrain"]
     before = weights(run)
-    assert "seed: cannot change when a run is resumed" in refused(capfd, "pretrain", "--resume", run, "--seed", "1")
-    assert "finished on" in refused(capfd, "pretrain", "--resume", run)
-    assert "a pretrain run found, one of heartlm finetune expected" in refused(capfd, "finetune", "--resume", run)
-    assert "no such run folder" in refused(capfd, "pretrain", "--resume", tmp_path / "none")
-    said = refused(capfd, "pretrain", "--resume", tiny_corpus)
+    assert "seed: cannot change when a run is resumed" in refused("pretrain", "--resume", run, "--seed", "1")
+    assert "finished on" in refused("pretrain", "--resume", run)
+    assert "a pretrain run found, one of heartlm finetune expected" in refused("finetune", "--resume", run)
+    assert "no such run folder" in refused("pretrain", "--resume", tmp_path / "none")
+    said = refused("pretrain", "--resume", tiny_corpus)
     assert f"cannot read {tiny_corpus}/config.yaml: No such file" in said and "the settings of a run expected" in said
     assert weights(run) == before
     older = tmp_path / "older"
     shutil.copytree(run, older)
     config = (older / "config.yaml").read_text()
     (older / "config.yaml").write_text(config.replace("resident: null\n", ""))
-    said = refused(capfd, "pretrain", "--resume", older)
+    said = refused("pretrain", "--resume", older)
     assert "started by another version of heartlm, with other settings (resident)" in said and "start it again" in said
 
 
 def test_a_run_folder_is_never_overwritten(
-    straight: dict[str, Path], tiny_corpus: Path, tiny_database: Path, capfd: pytest.CaptureFixture[str]
+    straight: dict[str, Path], tiny_corpus: Path, tiny_database: Path, refused: Refused
 ) -> None:
     run, again = straight["pretrain"], ["pretrain", "--corpus", tiny_corpus, "--depth", "1", "--out"]
     before = (run / "run.json").read_bytes()
-    assert "holds a run already: choose another --out" in refused(capfd, *again, run)
-    assert "exists and is no run" in refused(capfd, *again, tiny_database)
-    assert "exists and is no run" in refused(capfd, *again, tiny_corpus / "manifest.json")
+    assert "holds a run already: choose another --out" in refused(*again, run)
+    assert "exists and is no run" in refused(*again, tiny_database)
+    assert "exists and is no run" in refused(*again, tiny_corpus / "manifest.json")
     assert (run / "run.json").read_bytes() == before
 
 

@@ -15,7 +15,7 @@ from heartlm.databases.database import open_database
 from heartlm.evaluation.agreement import agreement, kappa
 from heartlm.evaluation.ec57 import LABELS, BeatComparison, beat_ratios, compare_beats
 from heartlm.formats.annotation_file import AnnotationFile, read_annotation_file
-from tests.conftest import shared_data
+from tests.conftest import Refused, shared_data
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "ec57.json").read_text())
 """Drawn annotations and what bxb and epicmp of WFDB 10.7 print of them."""
@@ -157,7 +157,7 @@ def test_every_way_to_name_a_pair(pair: tuple[Path, Path], capsys: pytest.Captur
     assert "100.00" in capsys.readouterr().out
 
 
-def test_wrong_input_is_one_line(pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_input_is_one_line(pair: tuple[Path, Path], tmp_path: Path, refused: Refused) -> None:
     reference, test = pair
     record = open_database(reference).record_ids[0]
     (broken := tmp_path / f"{record}.bad").write_bytes(b"\x01\x02")
@@ -177,8 +177,7 @@ def test_wrong_input_is_one_line(pair: tuple[Path, Path], tmp_path: Path, capsys
         "window: -1": [str(reference), str(test), "--window", "-1"],
     }
     for expected, words in cases.items():
-        assert main(["compare", *words]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
+        line = refused("compare", *words)
         assert expected in line, line
 
 
@@ -207,7 +206,9 @@ def test_agreement_counts_beats_that_one_did_not_mark() -> None:
     assert found["by_class"]["V"] == pytest.approx(kappa([[6, 1], [2, 90]]))
 
 
-def test_reviews_of_two_people_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reviews_of_two_people_are_compared(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], refused: Refused
+) -> None:
     recordings, ours, theirs = tmp_path / "db", tmp_path / "a", tmp_path / "b"
     for folder in (recordings, ours, theirs):
         folder.mkdir()
@@ -220,9 +221,10 @@ def test_reviews_of_two_people_are_compared(tmp_path: Path, capsys: pytest.Captu
     endings = ["--annotators", "reviewed.hlm,reviewed.hlm", "--recordings", str(recordings)]
     words = ["compare", str(ours), str(theirs), *endings, "--learning", "0", "--agreement"]
     assert main(words) == 0
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     assert "1 recordings compared, 0 left out" in shown
     table = shown[shown.index("agreement") :].splitlines()
     assert table[1].split() == ["r1", "23", "0.000", "0.000", "-", "0.000", "-"]
-    assert main(["compare", str(recordings), str(theirs), *endings, "--learning", "0"]) == 2
-    assert "no files reviewed.hlm of its recordings" in capsys.readouterr().err
+    assert "no files reviewed.hlm of its recordings" in refused(
+        "compare", recordings, theirs, *endings, "--learning", "0"
+    )

@@ -30,6 +30,7 @@ from heartlm.delineation.recordings import write_waves
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.formats.annotation_file import read_annotation_file
+from tests.conftest import Refused
 from tests.synthetic_leads import VENTRICULAR, WAVES
 
 RATES = (100.0, 128.0, 250.0, 257.0, 360.0, 500.0, 1000.0)
@@ -341,7 +342,7 @@ def test_files_are_written_once_and_hold_the_waves(tmp_path: Path, capsys: pytes
     assert (out / "1.v1").stat().st_mtime_ns > stamp
 
 
-def test_wrong_requests_end_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_requests_end_with_one_line(tmp_path: Path, refused: Refused) -> None:
     heart = heart_mv(REGULAR_S, 30, 250.0)
     folder = tmp_path / "db"
     Recording.from_array(heart, rate_hz=250.0, leads=["II"]).to_wfdb(folder, "1")
@@ -351,9 +352,7 @@ def test_wrong_requests_end_with_one_line(tmp_path: Path, capsys: pytest.Capture
         (["--leads", "V7"], "no lead 'V7'"),
         (["--processes", "0"], "at least 1"),
     ):
-        assert main(["delineate", str(folder / "1"), "--out", str(tmp_path / "out"), *arguments]) == 2
-        error = capsys.readouterr().err.strip().splitlines()
-        assert len(error) == 1 and text in error[0]
+        assert text in refused("delineate", folder / "1", "--out", tmp_path / "out", *arguments)
 
 
 def test_unreadable_recordings_of_a_folder_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,9 +66,8 @@ def test_a_day_is_analysed_with_the_shipped_models(finished):
     assert summary.with_suffix(".html").stat().st_size > 20_000
 
 
-def test_an_earlier_demo_or_any_other_file_is_not_touched(here, tmp_path, capsys):
-    assert main(["demo", *TINY, "--seed", "3"]) == 2
-    assert "demo exists and is not empty: remove it, or give another --out" in capsys.readouterr().err
+def test_an_earlier_demo_or_any_other_file_is_not_touched(here, tmp_path, refused):
+    assert "demo exists and is not empty: remove it, or give another --out" in refused("demo", *TINY, "--seed", "3")
     (tmp_path / "mine.txt").write_text("precious")
-    assert main(["demo", *TINY, "--out", str(tmp_path)]) == 2
+    refused("demo", *TINY, "--out", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

@@ -33,7 +33,7 @@ from heartlm.formats.write_ishne import write_ishne as write_ishne_file
 from heartlm.formats.write_recording import write_parquet, write_wfdb
 from heartlm.system.engine import EngineOptions
 from tests.clinical_files import write_dicom, write_ishne, write_scp
-from tests.conftest import shared_data
+from tests.conftest import Refused, shared_data
 from tests.edf_files import Lead, edf_bytes, times
 
 RATE_HZ, NUM_SAMPLES = 250.0, 5100
@@ -573,13 +573,12 @@ def test_exit_status(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[
     ],
 )
 def test_refusals(
-    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], where: str, words: tuple[str, ...], reason: str
+    folder: Path, tmp_path: Path, refused: Refused, where: str, words: tuple[str, ...], reason: str
 ) -> None:
     shutil.copytree(folder, tmp_path / "ward")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x.txt").write_text("mine")
-    assert main(["data", "convert", str(tmp_path / "ward"), str(tmp_path / where), *words]) == 2
-    assert reason in capfd.readouterr().err
+    assert reason in refused("data", "convert", tmp_path / "ward", tmp_path / where, *words)
     assert not (tmp_path / "new").exists()
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["x.txt"]
 

@@ -17,7 +17,7 @@ from heartlm.databases.verify import verify_database
 from heartlm.ecg.recording import Note, Patient, Recording, RhythmSpan
 from heartlm.errors import HeartlmError
 from heartlm.formats.read import read_recording
-from tests.conftest import shared_data
+from tests.conftest import Refused, shared_data
 from tests.edf_files import Lead, edf_bytes, times
 
 RATE = 100
@@ -529,8 +529,8 @@ def test_units_that_a_file_does_not_state_are_those_of_the_user(tmp_path: Path) 
         open_recording(tmp_path / "r.edf", units="uV", leads=["V5"])
 
 
-def test_a_lead_without_a_unit_is_named_with_the_option(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_lead_without_a_unit_is_named_with_the_option(tmp_path: Path, refused: Refused) -> None:
     digits = np.round(1000 * np.sin(np.arange(2560) / 20)).astype(np.int64)
     (tmp_path / "r.edf").write_bytes(edf_bytes([Lead("ECG", digits, "", "-32767", "32767")], 10))
-    assert main(["analyze", str(tmp_path / "r.edf"), "--out", str(tmp_path / "out")]) == 2
-    assert "no ECG lead (ECG in no unit: give --units)" in capfd.readouterr().err
+    line = refused("analyze", tmp_path / "r.edf", "--out", tmp_path / "out")
+    assert "no ECG lead (ECG in no unit: give --units)" in line

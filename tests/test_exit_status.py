@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 
 from heartlm.cli.main import main
 from heartlm.storage.reading import read_json
+from tests.conftest import mounted_disk
 from tests.edf_files import Lead, edf_bytes
 from tests.synthetic_leads import beat_times_s, ecg_mv
 
@@ -42,13 +41,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A disk on which the results of some of the recordings fit; each takes 80 to 250 kB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("mounting a small disk needs root")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with mounted_disk(tmp_path / "disk", 600) as folder:
+        yield folder
 
 
 def analyze(folder: Path, out: Path, *words: str) -> int:

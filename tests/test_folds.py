@@ -24,6 +24,7 @@ from heartlm.evaluation.results import Predictions
 from heartlm.runs.run_folder import RunFolder
 from heartlm.tasks.load import load_finetuned
 from heartlm.training.log import Log
+from tests.conftest import Refused
 from tests.forked import Forked
 
 SHORT = ("--window", "32", "--steps", "4", "--threads", "1", "--device", "cpu", "--checkpoint-every", "2")
@@ -120,7 +121,7 @@ def test_scores_are_those_of_every_patient_by_the_model_that_did_not_see_it(vali
 
 
 def test_a_model_of_a_fold_is_later_scored_on_its_own_patients_too(
-    validated: Path, tiny_corpus: Path, capsys: pytest.CaptureFixture[str]
+    validated: Path, tiny_corpus: Path, refused: Refused
 ):
     fold = validated / "fold-2"
     assert main(["evaluate", str(fold), "--on", str(tiny_corpus), "--threads", "1", "--name", "again"]) == 0
@@ -128,10 +129,10 @@ def test_a_model_of_a_fold_is_later_scored_on_its_own_patients_too(
     assert again["records"] == held_out["records"]
     assert again["scores"] == held_out["scores"]
     assert again["baselines"]["gradient boosting"], "fitted on the training patients of the fold"
-    assert main(["evaluate", str(validated), "--on", str(tiny_corpus)]) == 2
-    assert "holds the runs of several folds, one expected" in capsys.readouterr().err
-    assert main(["evaluate", str(fold), "--on", str(tiny_corpus), "--folds", "3"]) == 2
-    assert "heartlm finetune --folds N trains and scores N models" in capsys.readouterr().err
+    assert "holds the runs of several folds, one expected" in refused("evaluate", validated, "--on", tiny_corpus)
+    assert "heartlm finetune --folds N trains and scores N models" in refused(
+        "evaluate", fold, "--on", tiny_corpus, "--folds", "3"
+    )
 
 
 def test_a_stopped_cross_validation_continues_where_it_was(
@@ -140,7 +141,8 @@ def test_a_stopped_cross_validation_continues_where_it_was(
     tiny_pretrained: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
+    refused: Refused,
 ):
     out, write = tmp_path / "run", Log.write
 
@@ -151,18 +153,17 @@ def test_a_stopped_cross_validation_continues_where_it_was(
 
     monkeypatch.setattr(Log, "write", write_and_stop)
     assert main(words(tiny_corpus, tiny_pretrained, out, "--log-every", "2")) == 143
-    assert f"continue with --resume {out}/fold-2 alone, or with all folds by --resume {out}" in capsys.readouterr().err
+    assert f"continue with --resume {out}/fold-2 alone, or with all folds by --resume {out}" in capfd.readouterr().err
     monkeypatch.setattr(Log, "write", write)
     first = (out / "fold-1" / "models" / "best" / "model.safetensors").stat()
     assert main(["finetune", "--resume", str(out)]) == 0
     assert (out / "fold-1" / "models" / "best" / "model.safetensors").stat() == first, "finished folds are kept"
-    assert "step 2/4" not in capsys.readouterr().err.partition("fold 3 of 3")[0], "fold 2 continued after step 2"
+    assert "step 2/4" not in capfd.readouterr().err.partition("fold 3 of 3")[0], "fold 2 continued after step 2"
     for number in (1, 2, 3):
         one, other = (path / f"fold-{number}" / "models" / "best" / "model.safetensors" for path in (out, validated))
         assert one.read_bytes() == other.read_bytes()
     assert scores_in(out / "scores" / "pooled")["scores"] == scores_in(validated / "scores" / "pooled")["scores"]
-    assert main(["finetune", "--resume", str(out)]) == 2
-    assert "nothing to resume" in capsys.readouterr().err
+    assert "nothing to resume" in refused("finetune", "--resume", out)
 
 
 @pytest.mark.slow
@@ -182,9 +183,7 @@ def test_a_killed_cross_validation_gives_the_same_scores(
     assert scores_in(out / "scores" / "pooled")["scores"] == scores_in(validated / "scores" / "pooled")["scores"]
 
 
-def test_settings_of_folds_that_do_not_fit(
-    tiny_corpus: Path, tiny_pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_settings_of_folds_that_do_not_fit(tiny_corpus: Path, tiny_pretrained: Path, tmp_path: Path, refused: Refused):
     base = ["finetune", str(tiny_pretrained), "--corpus", str(tiny_corpus), "--out", str(tmp_path / "run")]
     for options, message in {
         ("--folds", "2"): "folds: 2 found, at least 3 expected",
@@ -192,6 +191,5 @@ def test_settings_of_folds_that_do_not_fit(
         ("--folds", "3", "--fold", "4"): "fold: 4 found, 1 to 3 expected",
         ("--folds", "3", "--measure"): "measure: true found",
     }.items():
-        assert main([*base, *options]) == 2
-        assert message in capsys.readouterr().err
+        assert message in refused(*base, *options)
     assert not (tmp_path / "run").exists()

@@ -14,6 +14,7 @@ from heartlm.databases.index import VARIABLE, is_index, schema
 from heartlm.databases.where import parse_where
 from heartlm.databases.write_index import write_index
 from heartlm.errors import HeartlmError
+from tests.conftest import Refused
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +154,7 @@ def test_what_cannot_be_read_is_listed(tiny_database: Path, tmp_path: Path, caps
 
 
 def test_commands_take_the_index_and_honour_the_condition(
-    tiny_database: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_database: Path, index: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], refused: Refused
 ):
     where = ["--where", "record in ('s0001', 's0003')"]
     assert main(["delineate", str(index), "--out", str(tmp_path / "waves"), "--processes", "1", *where]) == 0
@@ -165,11 +166,11 @@ def test_commands_take_the_index_and_honour_the_condition(
     assert main(["tokenize", str(tiny_database), "--out", str(tmp_path / "same"), "--processes", "1"]) == 0
     for name in ("codes.bin", "sample.bin"):
         assert (tmp_path / "all" / name).read_bytes() == (tmp_path / "same" / name).read_bytes()
-    capsys.readouterr()
-    assert main(["delineate", str(tiny_database), "--out", str(tmp_path / "no"), *where]) == 2
-    assert "--where chooses from an index" in capsys.readouterr().err
-    assert main(["delineate", str(index), "--out", str(tmp_path / "no"), "--where", "record = 'none'"]) == 2
-    assert "no recording with record = 'none'" in capsys.readouterr().err
+    capfd.readouterr()
+    assert "--where chooses from an index" in refused("delineate", tiny_database, "--out", tmp_path / "no", *where)
+    assert "no recording with record = 'none'" in refused(
+        "delineate", index, "--out", tmp_path / "no", "--where", "record = 'none'"
+    )
 
 
 def test_other_files_are_no_index(tmp_path: Path, tiny_database: Path):

@@ -15,6 +15,7 @@ from heartlm.cli.main import main
 from heartlm.databases import each_recording
 from heartlm.ecg.recording import Recording
 from heartlm.models.pretrained import FOLDER
+from tests.conftest import edit_json
 from tests.synthetic_leads import heart_lead
 
 OWN_TABLES = Path(each_recording.PACKAGE)
@@ -62,8 +63,7 @@ def test_results_are_kept_until_something_that_decides_them_changes(
         assert not is_kept()
     if command == "analyze":
         described = tmp_path / "af/models/last/config.json"
-        info = json.loads(described.read_text())
-        described.write_text(json.dumps(info | {"threshold": info["threshold"] / 2}))
+        edit_json(described, threshold=json.loads(described.read_text())["threshold"] / 2)
         assert not is_kept()
     each_recording.build.cache_clear()
     assert main(words) == 0

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from heartlm.cli.main import main
 from heartlm.models.pretrained import FOLDER
 from heartlm.tasks.load import load_finetuned
+from tests.conftest import Refused
 
 
 @pytest.mark.parametrize(
@@ -38,26 +38,24 @@ from heartlm.tasks.load import load_finetuned
     ],
 )
 def test_a_field_that_does_not_belong_to_the_task_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, changes: dict[str, Any], reason: str
+    tmp_path: Path, refused: Refused, model: str, changes: dict[str, Any], reason: str
 ):
     shutil.copytree(FOLDER / model, tmp_path / model)
     path = tmp_path / model / "models/last/config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     words = ["evaluate", str(tmp_path / model), "--on", str(tmp_path), "--checkpoint", "last"]
-    assert main(words) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = refused(*words)
     assert reason in line and str(tmp_path / model) in line and len(line) < 1000
 
 
 @pytest.mark.parametrize("file", ["tokenizer/tensors.safetensors", "tokenizer/tokenizer.json", "run.json"])
-def test_a_pipe_in_place_of_a_file_of_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str):
+def test_a_pipe_in_place_of_a_file_of_a_run_is_refused(tmp_path: Path, refused: Refused, file: str):
     run = tmp_path / "beats"
     shutil.copytree(FOLDER / "beats", run)
     (run / file).unlink()
     os.mkfifo(run / file)
-    assert main(["evaluate", str(run), "--on", str(tmp_path), "--checkpoint", "last"]) == 2
     reason = "no run.json" if file == "run.json" else f"{Path(file).name}: a regular file expected"
-    assert reason in capsys.readouterr().err
+    assert reason in refused("evaluate", run, "--on", tmp_path, "--checkpoint", "last")
 
 
 @pytest.mark.parametrize("name", ["beats", "beats-causal", "af", "waveform"])

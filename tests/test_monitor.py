@@ -34,11 +34,11 @@ from heartlm.errors import HeartlmError
 from heartlm.inference.waveform import regular_waves
 from heartlm.kernels.library import using, variants
 from heartlm.labels.waveform import NOISE
-from heartlm.monitor.alarms import MAX_RULE_BEATS, SECOND_OPINION, Alarm, AlarmRules, read_rules
+from heartlm.monitor.alarms import Alarm, AlarmRules, read_rules
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.link import Frame, FrameLink, read_frame
 from heartlm.monitor.models import LiveModels
-from heartlm.monitor.rules import LIMITS, JudgedBeat, JudgedSeconds, LeadSecond, Rules, update_rules
+from heartlm.monitor.rules import LIMITS, JudgedBeat, JudgedSeconds, LeadSecond, Rules
 from heartlm.monitor.sources import read_lines
 from heartlm.monitor.state import packed, unpacked
 from heartlm.monitor.stream import Ward, alarms_of
@@ -53,7 +53,7 @@ from heartlm.tokenizers.live import LiveTokenizer
 from heartlm.tokenizers.millivolts import quantize
 from heartlm.tokenizers.waveform import hann_weights
 from tests.brokers import OPEN, Broker
-from tests.conftest import shared_data
+from tests.conftest import Refused, shared_data
 
 Floats = NDArray[np.float32]
 
@@ -491,10 +491,8 @@ def test_a_number_of_beats_is_whole(kind: Any, name: str, value: Any) -> None:
         (["--lines", "--token", "/"], "/: Is a directory, a file with one line of text expected"),
     ],
 )
-def test_wrong_options_end_with_status_2(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["monitor", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert text in error and error.count("\n") == 1
+def test_wrong_options_end_with_status_2(arguments: list[str], text: str, refused: Refused) -> None:
+    assert text in refused("monitor", *arguments)
 
 
 def test_lines_on_standard_input(signals: dict[str, Floats]) -> None:
@@ -565,9 +563,8 @@ def test_a_webhook_tries_until_it_is_heard(models: LiveModels) -> None:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[int]:
-    mosquitto = Broker("mosquitto", tmp_path, OPEN)
-    yield mosquitto.port
-    mosquitto.stop()
+    with Broker("mosquitto", tmp_path, OPEN) as mosquitto:
+        yield mosquitto.port
 
 
 @pytest.mark.parametrize(
@@ -737,10 +734,9 @@ def test_a_second_opinion_calls_more(models: LiveModels, signals: dict[str, Floa
     assert "VT" in {alarm.kind for alarm in ward.run()}
 
 
-def test_a_folder_belongs_to_one_monitor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_belongs_to_one_monitor(tmp_path: Path, refused: Refused) -> None:
     with sole_holder(tmp_path / "ward" / "lock", "taken"):
-        assert main(["monitor", "--lines", "--no-page", "--out", str(tmp_path / "ward")]) == 2
-    assert "another monitor" in capsys.readouterr().err
+        assert "another monitor" in refused("monitor", "--lines", "--no-page", "--out", tmp_path / "ward")
 
 
 def test_a_changed_rate_loses_no_strip(tmp_path: Path, models: LiveModels, signals: dict[str, Floats]) -> None:
@@ -1131,36 +1127,6 @@ def test_seconds_of_leads_are_joined_and_told_apart() -> None:
     joined = JudgedSeconds.of(leads)
     assert [joined.of_lead(lead) for lead in range(3)] == leads
     assert JudgedSeconds.of(leads[1:2]).of_lead(0) == leads[1]
-
-
-@pytest.mark.usefixtures("short_delay")
-def test_rules_of_many_streams_are_those_of_each_alone() -> None:
-    """Streams of one to three leads, of several rates and thresholds, with seconds that are drawn."""
-    rng = np.random.default_rng(8)
-    settings = [("a", AlarmRules(), 250.0, 1), ("b", AlarmRules(pause_s=1), 360.0, 2), ("c", SECOND_OPINION, 128.0, 3)]
-
-    def made() -> list[Rules]:
-        return [Rules(name, rules, rate_hz, 0.0, num_leads) for name, rules, rate_hz, num_leads in settings]
-
-    together, alone, num_alarms = made(), made(), 0
-    for second in range(1, 200):
-        wave = np.eye(5)[int(rng.integers(5)) if second // 10 % 2 else 0]
-        now, leads = [round(second * rules.rate_hz) for rules in alone], list[list[LeadSecond]]()
-        for rules, end in zip(alone, now, strict=True):
-            drawn = np.sort(rng.integers(end - round(rules.rate_hz), end, int(rng.integers(4))))
-            p = rng.random(2).tolist()
-            beats = [JudgedBeat(sample, "NSVF"[rng.integers(4)], *p, False, 4 * p[0]) for sample in drawn.tolist()]
-            valid = float(rng.choice([1.0, 1.0, 1.0, 0.7, 0.0]) if second % 50 > 30 else 1.0)
-            own = LeadSecond(beats, None if second < 4 else wave.tolist(), valid, p[0] if second > 9 else np.nan)
-            leads.append([own] * rules.addresses[2])
-        af = [None if second % 20 else (float(rng.random()), 5) for _ in alone]
-        changes = update_rules(together, now, JudgedSeconds.of([each for own in leads for each in own]), af)
-        for row, rules in enumerate(alone):
-            expected = rules.update(now[row], leads[row], af[row])
-            assert changes.get(row, []) == expected
-            num_alarms += len(expected)
-    assert len(alone[0].leads[0].samples) == MAX_RULE_BEATS
-    assert num_alarms > 100 and all(np.array_equal(a.memory, b.memory) for a, b in zip(together, alone, strict=True))
 
 
 @pytest.mark.parametrize(("probability", "called_after"), [(0.95, 3), (0.8, 6), (0.7, None)])

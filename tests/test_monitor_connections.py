@@ -14,6 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +22,6 @@ from typing import Any
 
 import pytest
 
-from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
 from heartlm.monitor.connection import Access, Connection, read_secret
 from heartlm.monitor.engine import Monitor
@@ -31,7 +31,8 @@ from heartlm.monitor.nats import Worker, subject_of
 from heartlm.monitor.server import Page
 from heartlm.monitor.stream import Ward
 from heartlm.monitor.webhook import Webhook
-from tests.brokers import Broker, free_port, program
+from tests.brokers import Broker, free_port, program, working
+from tests.conftest import Refused
 
 mqtt = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt is not installed")
 nats = pytest.importorskip("nats", reason="nats-py is not installed")
@@ -87,9 +88,8 @@ def monitor(models: LiveModels, lines: list[str]) -> Monitor:
 @pytest.fixture
 def broker(certs: Path) -> Iterator[Broker]:
     """Mosquitto with the configuration of docs/monitor.md."""
-    broker = Broker("mosquitto", certs, (certs / "ward.conf").read_text())
-    yield broker
-    broker.stop()
+    with Broker("mosquitto", certs, (certs / "ward.conf").read_text()) as broker:
+        yield broker
 
 
 def password(folder: Path) -> str:
@@ -196,22 +196,18 @@ def test_a_client_certificate_instead_of_a_password(
             r"^    ((?:cafile|require_|use_identity).*)$", (ROOT / "docs/monitor.md").read_text(), re.M
         )
     ]
-    broker = Broker("mosquitto", tmp_path, re.sub("^password_file .*$", mutual, config, flags=re.MULTILINE))
     files = (None, None) if certificate is None else (certs / f"{certificate}.pem", certs / f"{certificate}.key")
-    link = Mqtt(f"localhost:{broker.port}", monitor, Access(None, None, None, certs / "ca.pem", *files))
 
-    async def connect() -> None:
+    async def connect(port: int) -> None:
+        link = Mqtt(f"localhost:{port}", monitor, Access(None, None, None, certs / "ca.pem", *files))
         await link.connect()
         link.close()
 
-    try:
-        if text is None:
-            run(connect())
-        else:
-            with pytest.raises(HeartlmError, match=text):
-                run(connect())
-    finally:
-        broker.stop()
+    with (
+        Broker("mosquitto", tmp_path, re.sub("^password_file .*$", mutual, config, flags=re.MULTILINE)) as broker,
+        pytest.raises(HeartlmError, match=text) if text else nullcontext(),
+    ):
+        run(connect(broker.port))
 
 
 def test_an_mqtt_subscription_without_the_right_is_an_error(certs: Path, tmp_path: Path, monitor: Monitor) -> None:
@@ -224,13 +220,11 @@ def test_an_mqtt_subscription_without_the_right_is_an_error(certs: Path, tmp_pat
     may = dict.fromkeys(("publishClientSend", "publishClientReceive", "unsubscribe"), True) | {"subscribe": False}
     (tmp_path / "dynsec.json").write_text(json.dumps({"defaultACLAccess": may, "clients": [client]}))
     config = f"listener PORT\nuser root\nplugin {plugins[0]}\nplugin_opt_config_file {tmp_path}/dynsec.json\n"
-    broker = Broker("mosquitto", tmp_path, config)
-    link = Mqtt(f"localhost:{broker.port}", monitor, Access("monitor", "right"))
-    try:
-        with pytest.raises(HeartlmError, match="subscription to heartlm/ecg/# refused: "):
-            run(link.connect())
-    finally:
-        broker.stop()
+    with (
+        Broker("mosquitto", tmp_path, config) as broker,
+        pytest.raises(HeartlmError, match="subscription to heartlm/ecg/# refused: "),
+    ):
+        run(Mqtt(f"localhost:{broker.port}", monitor, Access("monitor", "right")).connect())
 
 
 def test_an_alarm_that_the_broker_refuses_is_a_problem(
@@ -239,7 +233,6 @@ def test_an_alarm_that_the_broker_refuses_is_a_problem(
     rights = (certs / "rights").read_text().replace("topic write heartlm/alarms/#", "", 1)
     (tmp_path / "rights").write_text(rights)
     config = re.sub("acl_file .*", f"acl_file {tmp_path}/rights", (certs / "ward.conf").read_text())
-    broker = Broker("mosquitto", tmp_path, config)
 
     async def watch() -> None:
         link = Mqtt(f"localhost:{broker.port}", monitor, let_in(certs))
@@ -251,8 +244,8 @@ def test_an_alarm_that_the_broker_refuses_is_a_problem(
         assert (state["errors"], state["waiting"]) == (1, 0)
         link.close()
 
-    run(watch())
-    broker.stop()
+    with Broker("mosquitto", tmp_path, config) as broker:
+        run(watch())
     assert lines == [f"mqtt localhost:{broker.port}: alarm refused: Not authorized (topic heartlm/alarms/NAME)"]
 
 
@@ -364,59 +357,50 @@ def nats_server(folder: Path, certs: Path, config: str) -> Broker:
     return Broker("nats-server", folder, config)
 
 
+async def watched(broker: Broker, monitor: Monitor, **login: str) -> None:
+    """Send a frame by NATS, and wait until the monitor has it."""
+    sender = await nats.connect(f"localhost:{broker.port}", **login)
+    await sender.publish(subject_of("bed"), FRAME)
+    await until(lambda: "bed" in monitor.patients)
+    await sender.close()
+
+
 @pytest.mark.parametrize("case", NATS_CASES)
 def test_nats_is_connected_or_refused_with_one_line(case: str, certs: Path, tmp_path: Path, monitor: Monitor) -> None:
     config, address, options, text = NATS_CASES[case]
-    broker = nats_server(tmp_path, certs, config)
-    address = address.replace("PORT", str(broker.port)).replace("FREE", str(free_port()))
     paths = {name: certs / options[name] for name in ("ca", "certificate", "key") if name in options}
-    worker = Worker(monitor, address, "one", Access(**options | paths))
 
-    async def connect() -> None:
-        await worker.connect()
-        work = asyncio.create_task(worker.run())
-        await until(lambda: len(worker.partitions) > 1)
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
-
-    try:
-        if text is None:
-            run(connect())
+    async def connect(address: str) -> None:
+        worker = Worker(monitor, address, "one", Access(**options | paths))
+        async with working(worker):
+            await until(lambda: len(worker.partitions) > 1)
             assert worker.connection.to_json()["problem"] is None
-        else:
-            with pytest.raises(HeartlmError, match=f"(?i)^nats (localhost|127.0.0.1):[^\n]*{text}"):
-                run(connect())
-    finally:
-        broker.stop()
+
+    refused = pytest.raises(HeartlmError, match=f"(?i)^nats (localhost|127.0.0.1):[^\n]*{text}")
+    with nats_server(tmp_path, certs, config) as broker, refused if text else nullcontext():
+        run(connect(address.replace("PORT", str(broker.port)).replace("FREE", str(free_port()))))
 
 
 @pytest.mark.slow
 def test_a_nats_broker_that_refuses_later_is_shown_until_it_lets_the_monitor_in_again(
     certs: Path, tmp_path: Path, monitor: Monitor, lines: list[str]
 ) -> None:
-    broker = nats_server(tmp_path, certs, LOGIN)
-    config = broker.config.read_text()
 
     async def watch() -> None:
-        worker = Worker(monitor, f"localhost:{broker.port}", "one", Access("monitor", "right"))
-        await worker.connect()
-        work = asyncio.create_task(worker.run())
-        await until(lambda: len(worker.partitions) == 64)
-        broker.write(config.replace("right", "other"))
-        broker.process.send_signal(signal.SIGHUP)
-        await until(lambda: "refused: Authorization Violation" in (worker.connection.problem or ""))
-        broker.write(config)
-        broker.process.send_signal(signal.SIGHUP)
-        await until(lambda: worker.connection.problem is None)
-        sender = await nats.connect(f"localhost:{broker.port}", user="monitor", password="right")
-        await sender.publish(subject_of("bed"), FRAME)
-        await until(lambda: "bed" in monitor.patients)
-        await sender.close()
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
+        config, login = broker.config.read_text(), {"user": "monitor", "password": "right"}
+        worker = Worker(monitor, f"localhost:{broker.port}", "one", Access(**login))
+        async with working(worker):
+            await until(lambda: len(worker.partitions) == 64)
+            broker.write(config.replace("right", "other"))
+            broker.process.send_signal(signal.SIGHUP)
+            await until(lambda: "refused: Authorization Violation" in (worker.connection.problem or ""))
+            broker.write(config)
+            broker.process.send_signal(signal.SIGHUP)
+            await until(lambda: worker.connection.problem is None)
+            await watched(broker, monitor, **login)
 
-    run(watch())
-    broker.stop()
+    with nats_server(tmp_path, certs, LOGIN) as broker:
+        run(watch())
     assert lines[-1] == f"nats localhost:{broker.port}: works again"
 
 
@@ -461,7 +445,6 @@ def test_nats_credentials_that_expire_are_read_again(
     }
     config = f"operator: {signed(claims(0, type='operator', system_account=names[1]), operator)}\nresolver: MEMORY\n"
     config += f"resolver_preload {json.dumps(accounts)}\n"
-    broker = nats_server(tmp_path, certs, config)
     (tmp_path / "user.creds").write_text(good := credentials(4))
 
     async def watch() -> None:
@@ -477,23 +460,15 @@ def test_nats_credentials_that_expire_are_read_again(
                     monitor, f"localhost:{broker.port}", "one", Access(credentials=tmp_path / "bad.creds")
                 ).connect()
         worker = Worker(monitor, f"localhost:{broker.port}", "one", Access(credentials=tmp_path / "user.creds"))
-        await worker.connect()
-        work = asyncio.create_task(worker.run())
-        await until(lambda: len(worker.partitions) == 64)
-        await until(lambda: "refused: " in (worker.connection.problem or ""))
-        (tmp_path / "user.creds").write_text(credentials(600))
-        await until(lambda: worker.connection.problem is None)
-        sender = await nats.connect(f"localhost:{broker.port}", user_credentials=str(tmp_path / "user.creds"))
-        await sender.publish(subject_of("bed"), FRAME)
-        await until(lambda: "bed" in monitor.patients)
-        await sender.close()
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
+        async with working(worker):
+            await until(lambda: len(worker.partitions) == 64)
+            await until(lambda: "refused: " in (worker.connection.problem or ""))
+            (tmp_path / "user.creds").write_text(credentials(600))
+            await until(lambda: worker.connection.problem is None)
+            await watched(broker, monitor, user_credentials=str(tmp_path / "user.creds"))
 
-    try:
+    with nats_server(tmp_path, certs, config) as broker:
         run(watch())
-    finally:
-        broker.stop()
     assert lines[-1] == f"nats localhost:{broker.port}: works again"
 
 
@@ -666,16 +641,14 @@ def test_an_alarm_that_a_webhook_refuses_for_good_is_left_out(
     ],
 )
 def test_the_command_ends_with_status_2_and_one_line(
-    arguments: list[str], text: str, certs: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch, capfd: Any
+    arguments: list[str], text: str, certs: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     monkeypatch.chdir(certs)
     (certs / "wrong").write_text("wrong password\n")
     ports = {"PORT": str(broker.port), "FREE": str(free_port())}
     for name, port in ports.items():
         arguments, text = [each.replace(name, port) for each in arguments], text.replace(name, port)
-    assert main(["monitor", *arguments, "--no-page"]) == 2
-    error = capfd.readouterr().err
-    assert text in error and error.count("\n") == 1
+    assert text in refused("monitor", *arguments, "--no-page")
 
 
 @pytest.mark.parametrize(
@@ -708,12 +681,9 @@ def test_the_command_ends_with_status_2_and_one_line(
         ),
     ],
 )
-def test_wrong_options_of_connections_end_with_status_2(
-    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["monitor", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert text in error and error.count("\n") == 1 and "secret" not in error
+def test_wrong_options_of_connections_end_with_status_2(arguments: list[str], text: str, refused: Refused) -> None:
+    error = refused("monitor", *arguments)
+    assert text in error and "secret" not in error
 
 
 def test_a_secret_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from heartlm.monitor.nats import Worker, partition_of, subject_of, token_of
 from heartlm.monitor.stream import Ward
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.synthesis import simulate_recording
-from tests.brokers import Broker
+from tests.brokers import Broker, working
 
 nats = pytest.importorskip("nats", reason="nats-py is not installed")
 
@@ -42,9 +42,9 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     """A broker that computes the partitions itself."""
     partitions = f"{{{{partition({NUM_PARTITIONS},1)}}}}.{{{{wildcard(1)}}}}"
     config = f'listen: "127.0.0.1:PORT"\njetstream {{ store_dir: "{tmp_path}/store" }}\n'
-    broker = Broker("nats-server", tmp_path, f'{config}mappings {{ "heartlm.ecg.*": "heartlm.ecg.{partitions}" }}\n')
-    yield broker
-    broker.kill()
+    config += f'mappings {{ "heartlm.ecg.*": "heartlm.ecg.{partitions}" }}\n'
+    with Broker("nats-server", tmp_path, config) as broker:
+        yield broker
 
 
 @pytest.fixture(scope="module")
@@ -108,30 +108,6 @@ async def until(jetstream: Any, expected: dict[tuple[str, str], Any]) -> dict[tu
         await asyncio.sleep(0.3)
 
 
-async def work_in_process(broker: Broker, models: LiveModels, name: str) -> asyncio.Task[None]:
-    worker = Worker(Monitor(Ward(models), log=print), f"127.0.0.1:{broker.port}", name)
-    await worker.connect()
-    return asyncio.create_task(worker.run())
-
-
-def test_one_worker_finds_what_a_monitor_finds(
-    broker: Broker, models: LiveModels, frames: list[tuple[str, bytes]], plain: dict[tuple[str, str], Any]
-) -> None:
-    async def watch() -> dict[tuple[str, str], Any]:
-        work = await work_in_process(broker, models, "one")
-        async with connected(broker) as jetstream:
-            for name, message in frames:
-                await jetstream.publish(subject_of(name), message)
-            found = await until(jetstream, plain)
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
-            assert by_event(await published(jetstream)) == found
-            return found
-
-    assert plain
-    assert asyncio.run(asyncio.wait_for(watch(), 2 * WAIT_S)) == plain
-
-
 async def send(jetstream: Any, name: str, message: bytes, number: int) -> None:
     """As a sender does that must lose nothing: again until the broker has it, with an id that it knows a copy by."""
     while True:
@@ -141,22 +117,28 @@ async def send(jetstream: Any, name: str, message: bytes, number: int) -> None:
         await asyncio.sleep(0.1)
 
 
-def test_a_broker_that_is_killed_loses_nothing(
-    broker: Broker, models: LiveModels, frames: list[tuple[str, bytes]], plain: dict[tuple[str, str], Any]
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_one_worker_finds_what_a_monitor_finds_also_if_the_broker_is_killed(
+    broker: Broker,
+    models: LiveModels,
+    frames: list[tuple[str, bytes]],
+    plain: dict[tuple[str, str], Any],
+    is_killed: bool,
 ) -> None:
     async def watch() -> dict[tuple[str, str], Any]:
-        work = await work_in_process(broker, models, "one")
+        worker = Worker(Monitor(Ward(models), log=print), f"127.0.0.1:{broker.port}", "one")
         async with connected(broker) as jetstream:
-            for place, (name, message) in enumerate(frames):
-                await send(jetstream, name, message, place)
-                if place == len(frames) // 2:
-                    broker.kill()
-                    broker.process = broker.start()
-            found = await until(jetstream, plain)
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
+            async with working(worker):
+                for place, (name, message) in enumerate(frames):
+                    await send(jetstream, name, message, place)
+                    if is_killed and place == len(frames) // 2:
+                        broker.kill()
+                        broker.process = broker.start()
+                found = await until(jetstream, plain)
+            assert by_event(await published(jetstream)) == found
             return found
 
+    assert plain
     assert asyncio.run(asyncio.wait_for(watch(), 2 * WAIT_S)) == plain
 
 

@@ -24,6 +24,7 @@ from heartlm.tokenizers.leads import PLACES
 from heartlm.tokenizers.millivolts import NO_SIGNAL, dequantize
 from heartlm.training.config import PretrainConfig
 from heartlm.training.over_leads import HidingBatches, VoltageLoss, pretraining_over_leads
+from tests.conftest import Refused
 from tests.test_statements import NAMES, corpus, database
 
 
@@ -134,9 +135,8 @@ def test_weights_that_are_kept_learn_more_slowly(corpus: Corpus, foundation: Pat
     assert [task.config.learning_rate for task in tasks] == [3e-3, 3e-4, 3e-3]
 
 
-def test_the_memory_of_a_transformer_over_leads_is_not_planned(corpus: Corpus, capsys: pytest.CaptureFixture) -> None:
-    assert main(["plan", "memory", "--corpus", str(corpus.folder)]) == 2
-    assert "tokens of the leads tokenizer found" in capsys.readouterr().err
+def test_the_memory_of_a_transformer_over_leads_is_not_planned(corpus: Corpus, refused: Refused) -> None:
+    assert "tokens of the leads tokenizer found" in refused("plan", "memory", "--corpus", corpus.folder)
 
 
 @pytest.mark.parametrize(
@@ -154,11 +154,10 @@ def test_what_does_not_fit_is_refused(
     corpus: Corpus,
     foundation: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture,
+    refused: Refused,
     words: list[str],
     expected: str,
 ) -> None:
     given = [str(foundation) if word == "FOUNDATION" else word for word in words]
-    assert main([*given, "--corpus", str(corpus.folder), "--out", str(tmp_path / "run"), "--steps", "1"]) == 2
-    assert expected in capsys.readouterr().err
+    assert expected in refused(*given, "--corpus", corpus.folder, "--out", tmp_path / "run", "--steps", "1")
     assert not (tmp_path / "run").exists()

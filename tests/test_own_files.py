@@ -23,6 +23,7 @@ from heartlm.runs.run_folder import RunFolder
 from heartlm.tasks.load import load_finetuned
 from heartlm.tasks.task import FinetuneConfig
 from heartlm.tokenizers.base import load_tokenizer
+from tests.conftest import edit_json
 from tests.synthetic_run import write_runs
 
 pytestmark = pytest.mark.slow
@@ -94,8 +95,7 @@ def test_what_a_run_says_of_itself(tuned: Path) -> None:
     def use() -> None:
         RunFolder(tuned).check_resumable(corpus)
 
-    about = json.loads((tuned / "run.json").read_text())
-    (tuned / "run.json").write_text(json.dumps(about | {"finished": None}))
+    edit_json(tuned / "run.json", finished=None)
     assert try_json(tuned / "run.json", use) > 10
 
 

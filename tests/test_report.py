@@ -15,6 +15,7 @@ from heartlm.report.page import write_report
 from heartlm.runs.run_folder import RunFolder
 from tests import synthetic_run
 from tests.browser import find_chromium, open_page
+from tests.conftest import Refused, edit_json
 
 SECTIONS = ("scores", "training", "tokens", "data", "environment", "reproduce")
 
@@ -88,8 +89,7 @@ def test_a_parent_that_moved_along_is_found_beside_the_run(runs: tuple[Path, Pat
 
 def test_runs_that_name_each_other_as_parent_end(runs: tuple[Path, Path]):
     for path, parent in (runs, runs[::-1]):
-        run = json.loads((path / "run.json").read_text())
-        (path / "run.json").write_text(json.dumps(run | {"parent": str(parent)}))
+        edit_json(path / "run.json", parent=str(parent))
     assert 2 <= len(RunFolder(runs[0]).lineage()) <= 10
 
 
@@ -148,8 +148,7 @@ def test_nan_in_metrics_is_a_gap(runs: tuple[Path, Path]):
 
 def test_names_from_files_are_escaped(runs: tuple[Path, Path]):
     hostile = '<script>alert("x")</script>'
-    run = json.loads((runs[1] / "run.json").read_text())
-    (runs[1] / "run.json").write_text(json.dumps(run | {"name": hostile, "command": hostile}))
+    edit_json(runs[1] / "run.json", name=hostile, command=hostile)
     scores = synthetic_run.beat_scores() | {"on": hostile, "split": hostile}
     (runs[1] / "scores" / "test" / "scores.json").write_text(json.dumps(scores))
     assert text_of(write_report(runs[1])).count("<script>") == 1
@@ -180,11 +179,9 @@ def test_a_file_that_cannot_be_understood_is_named(runs: tuple[Path, Path], file
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["report", str(tmp_path)]) == 2
-    assert "no run.json, so not a run folder" in capsys.readouterr().err
-    assert main(["report", str(tmp_path / "nowhere")]) == 2
-    assert "no such run folder" in capsys.readouterr().err
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, refused: Refused):
+    assert "no run.json, so not a run folder" in refused("report", tmp_path)
+    assert "no such run folder" in refused("report", tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heartlm.cli.main import main
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.monitor.connection import Connection
 from heartlm.review.answers import pack
 from heartlm.review.pyramid import BLOCK, FACTOR, FIRST, MISSING, NUM_LEVELS, UNIT_MV, Pyramid
 from heartlm.review.records import Records
+from tests.conftest import Refused
 from tests.reviewed import FALSE_VT, beat_places, drawn, store
 
 TOKEN = "0123456789abcdef"
@@ -137,10 +137,8 @@ def test_only_who_has_the_token_is_answered_and_faults_are_one_line(folder: Path
     ],
 )
 def test_settings_that_cannot_be_are_one_line(
-    folder: Path, options: list[str], line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, options: list[str], line: str, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     monkeypatch.chdir(folder)
     Path("short").write_text("short")
-    assert main(["review", "data/r1", "--no-open", *options]) == 2
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1 and line in told[0]
+    assert line in refused("review", "data/r1", "--no-open", *options)

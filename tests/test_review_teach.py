@@ -20,6 +20,7 @@ from heartlm.models.store import load_foundation, load_model, save_model
 from heartlm.review.records import Records
 from heartlm.review.review import Review
 from heartlm.review.teach import FEWEST, held_back, keep_weights, reviewed_recordings
+from tests.conftest import Refused
 from tests.reviewed import FALSE_VT, TRUE_V, beat_places, drawn, store
 
 DELETED = 40
@@ -121,28 +122,21 @@ def test_patients_held_back_stay_so_as_reviews_are_added() -> None:
 
 
 @pytest.mark.parametrize("num", (0, FEWEST - 1))
-def test_too_few_reviews_are_one_line(
-    num: int, tiny_finetuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_too_few_reviews_are_one_line(num: int, tiny_finetuned: Path, tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "out").mkdir()
     reviewed(tmp_path, [f"r{number}" for number in range(num)])
     if num:  # one of which the analysis is of other samples
         (tmp_path / "out/damaged.analysis.safetensors").write_bytes(b"none")
     words = ["--reviews", str(tmp_path / "out"), "--out", str(tmp_path / "run")]
-    assert main(["finetune", str(tiny_finetuned), *words]) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1
-    assert (f"{num} patients found, at least {FEWEST}" if num else "no RECORD.analysis.safetensors found") in lines[0]
-    assert ("left out: " in lines[0] and "damaged.analysis.safetensors" in lines[0]) == bool(num)
+    line = refused("finetune", tiny_finetuned, *words)
+    assert (f"{num} patients found, at least {FEWEST}" if num else "no RECORD.analysis.safetensors found") in line
+    assert ("left out: " in line and "damaged.analysis.safetensors" in line) == bool(num)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("run")]
 
 
-def test_a_run_is_not_replaced(
-    reviews: Path, tiny_finetuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_not_replaced(reviews: Path, tiny_finetuned: Path, tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "run").mkdir()
-    assert main(["finetune", str(tiny_finetuned), "--reviews", str(reviews), "--out", str(tmp_path / "run")]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "exists already" in refused("finetune", tiny_finetuned, "--reviews", reviews, "--out", tmp_path / "run")
 
 
 def test_a_recording_that_changed_is_left_out(tmp_path: Path) -> None:

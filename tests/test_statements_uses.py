@@ -23,6 +23,7 @@ from heartlm.models.heart import HeartModel
 from heartlm.models.store import load_model
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.leads import PLACES, places_of
+from tests.conftest import Refused
 from tests.synthetic_leads import beat_times_s, ecg_mv
 from tests.test_monitor_export import check_facts
 
@@ -167,11 +168,10 @@ def test_a_file_for_onnx_answers_as_torch(model: Model, tmp_path: Path) -> None:
     ],
 )
 def test_what_no_file_of_statements_has_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], extra: list[str], expected: str
+    tmp_path: Path, refused: Refused, extra: list[str], expected: str
 ) -> None:
     path = tmp_path / ("s.pte" if "executorch" in extra else "s.onnx")
-    assert main(["export", "statements", "--out", str(path), *extra]) == 2
-    assert expected in capsys.readouterr().err
+    assert expected in refused("export", "statements", "--out", path, *extra)
     assert not path.exists()
 
 

@@ -46,7 +46,7 @@ from heartlm.tasks.waveform import WaveformWindows, forest_verdicts
 from heartlm.tokenizers.millivolts import KNEE_MV, LIMIT_MV, NO_SIGNAL, STEP, MillivoltTokenizer, dequantize, quantize
 from heartlm.training.waveform import balanced_windows
 from heartlm.training.waveform_batches import WaveformBatches
-from tests.conftest import shared_data
+from tests.conftest import Refused, shared_data
 from tests.in_numpy import in_numpy
 from tests.scored_again import check_scored_again
 from tests.synthetic_leads import beat_times_s, ecg_mv, heart_lead, lead_of
@@ -353,10 +353,9 @@ def test_finetune_evaluate_predict(corpus: Corpus, vfdb: Path, tmp_path: Path, c
     assert main(["report", str(run)]) == 0
 
 
-def test_a_recording_shorter_than_a_window_is_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_recording_shorter_than_a_window_is_named(tmp_path: Path, refused: Refused) -> None:
     Recording.from_array(np.sin(np.arange(750) / 40.0), rate_hz=250.0, leads="II").to_wfdb(tmp_path, "short")
-    assert main(["predict", "waveform", str(tmp_path / "short"), "--out", str(tmp_path / "out")]) == 2
-    message = capsys.readouterr().err
+    message = refused("predict", "waveform", tmp_path / "short", "--out", tmp_path / "out")
     assert "short" in message and "3.0 s of signal found, at least 4 s expected" in message
 
 
@@ -379,14 +378,12 @@ def test_a_forest_of_one_class_is_a_baseline_that_is_not_computed(corpus: Corpus
     ],
 )
 def test_what_the_task_cannot_do_is_refused(
-    words: list[str], message: str, corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture
+    words: list[str], message: str, corpus: Corpus, tmp_path: Path, refused: Refused
 ) -> None:
     given = ["--task", "waveform", "--corpus", str(corpus.folder), "--out", str(tmp_path / "run")]
     positional = [word for word in words[:1] if not word.startswith("-")]
-    assert main(["finetune", *positional, *given, *words[len(positional) :]]) == 2
-    assert message in capsys.readouterr().err
+    assert message in refused("finetune", *positional, *given, *words[len(positional) :])
 
 
-def test_a_corpus_of_another_tokenizer_is_refused(tiny_corpus: Path, capsys: pytest.CaptureFixture) -> None:
-    assert main(["finetune", "--task", "waveform", "--corpus", str(tiny_corpus)]) == 2
-    assert "reads millivolts" in capsys.readouterr().err
+def test_a_corpus_of_another_tokenizer_is_refused(tiny_corpus: Path, refused: Refused) -> None:
+    assert "reads millivolts" in refused("finetune", "--task", "waveform", "--corpus", tiny_corpus)

@@ -8,7 +8,8 @@ import pytest
 
 from heartlm.cli.main import COMMANDS, main
 from heartlm.cli.registry import registered
-from tests.test_bad_input import ALIAS_BOMB, DEEP, elsewhere, only_line
+from tests.conftest import Refused
+from tests.test_bad_input import ALIAS_BOMB, DEEP, elsewhere
 from tests.test_cli_startup import IMPORTED_BY_COMMANDS, WITHOUT_TORCH, modules, run
 
 __all__ = ["elsewhere"]  # pytest finds it here
@@ -43,37 +44,37 @@ def test_clusters_need_no_torch() -> None:
     run(WITHOUT_TORCH + "for name in sys.argv[1:]: importlib.import_module(name)", *names)
 
 
-def test_a_name_that_is_nearly_one_of_theirs(capfd: pytest.CaptureFixture[str]) -> None:
-    assert "no command 'Doctor'; did you mean doctor?" in only_line(capfd, "Doctor")
+def test_a_name_that_is_nearly_one_of_theirs(refused: Refused) -> None:
+    assert "no command 'Doctor'; did you mean doctor?" in refused("Doctor")
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS_OF_EXTENSIONS if name not in ("campaign", "scale")])
-def test_an_unknown_option(capfd: pytest.CaptureFixture[str], name: str) -> None:
-    said = only_line(capfd, name, "--no-such-option", "3")
+def test_an_unknown_option(refused: Refused, name: str) -> None:
+    said = refused(name, "--no-such-option", "3")
     assert "--no-such-option" in said or "required" in said
 
 
-def test_an_impossible_argument(capfd: pytest.CaptureFixture[str]) -> None:
-    said = only_line(capfd, "scale", "hardware", "x.json", "--ranks", "0")
+def test_an_impossible_argument(refused: Refused) -> None:
+    said = refused("scale", "hardware", "x.json", "--ranks", "0")
     assert "ranks: 0 found, at least 2 expected" in said
 
 
 @pytest.mark.parametrize("text", [ALIAS_BOMB, DEEP], ids=["aliases", "depth"])
 @pytest.mark.parametrize("words", [["launch"], ["federate"], ["campaign", "status"], ["scale", "run"]], ids=" ".join)
 def test_a_settings_file_that_would_hang_is_one_line(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], words: list[str], text: str
+    tmp_path: Path, refused: Refused, words: list[str], text: str
 ) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text(text)
-    said = only_line(capfd, *words, path)
+    said = refused(*words, path)
     assert "settings.yaml: not valid YAML (" in said
     assert "more than 1000000 values" in said or "nested more than 64 deep" in said
 
 
 @pytest.mark.parametrize("value", ["{a: " + "[" * 500 + "]" * 500 + "}", "{" + ALIAS_BOMB.replace("\n", ", ") + "}"])
-def test_an_option_that_would_hang_is_one_line(capfd: pytest.CaptureFixture[str], value: str) -> None:
+def test_an_option_that_would_hang_is_one_line(refused: Refused, value: str) -> None:
     for given in ([f"--training={value}"], ["--training", value]):
-        said = only_line(capfd, "federate", "--corpus", "x", *given)
+        said = refused("federate", "--corpus", "x", *given)
         assert '"training": Expected a mapping' in said
 
 

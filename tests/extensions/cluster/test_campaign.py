@@ -18,7 +18,7 @@ from heartlm.extensions.cluster.campaign.slurm import jobs_of
 from heartlm.extensions.cluster.profile import load_profile
 from heartlm.extensions.cluster.run_file import RunFile
 from heartlm.extensions.cluster.topology import Topology
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Refused
 
 STAGES = """
 name: widths
@@ -176,11 +176,10 @@ def test_what_cannot_be_is_said_in_one_line(tmp_path: Path, text: str, said: str
         (["--profile", "meluxina"], "profile: found without --submit"),
     ],
 )
-def test_where_to_run_has_to_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str):
+def test_where_to_run_has_to_be_said(tmp_path: Path, refused: Refused, words: list[str], said: str):
     path = tmp_path / "c.yaml"
     path.write_text(ONE)
-    assert main(["campaign", "run", str(path), *words]) == 2
-    assert said in capsys.readouterr().err
+    assert said in refused("campaign", "run", path, *words)
 
 
 def test_help_explains_the_file(capsys: pytest.CaptureFixture[str]):

@@ -15,7 +15,6 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.campaign.campaign import Campaign, campaign_of
 from heartlm.extensions.cluster.campaign.slurm import jobs_of, script_of
@@ -24,6 +23,7 @@ from heartlm.extensions.cluster.profile import SiteProfile, load_profile, profil
 from heartlm.extensions.cluster.run_file import RunFile
 from heartlm.extensions.cluster.script import header, render
 from heartlm.extensions.cluster.topology import Topology
+from tests.conftest import Refused
 
 PIECES = [*"ab é'\"`;&|<>#\\*?!{}()[]$~=:-%", "$(", "${", "touch x", "\n", "\r", "\t", "\0", "\x1b", "\u2028", "\udc80"]
 texts = st.lists(st.sampled_from(PIECES) | st.characters(), min_size=1, max_size=8).map("".join)
@@ -164,24 +164,20 @@ PROFILES = {
 
 @pytest.mark.parametrize("case", [*REFUSED, "run file"])
 def test_launch_refuses_in_one_line(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run = Path("b\ntouch x #.yaml" if case == "run file" else "run.yaml")
     run.write_text(yaml.safe_dump({"corpus": "corpora/many"}))
     for name, content in PROFILES.items():
         Path(name).write_text(yaml.safe_dump(content))
-    assert main(["launch", str(run), *REFUSED.get(case, [])]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    assert "expected" in said.err or "may stand in braces" in said.err
+    line = refused("launch", run, *REFUSED.get(case, []))
+    assert "expected" in line or "may stand in braces" in line
     assert not Path("x").exists()
 
 
-def test_a_file_name_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["launch", "no\nsuch\x1b[31m\x9b.yaml"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+def test_a_file_name_moves_no_cursor(refused: Refused) -> None:
+    line = refused("launch", "no\nsuch\x1b[31m\x9b.yaml")
     assert line.startswith("heartlm launch: ")
     assert r"no\nsuch\x1b[31m\x9b.yaml: " in line
 

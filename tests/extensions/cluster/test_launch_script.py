@@ -25,6 +25,7 @@ from heartlm.extensions.cluster.submit import follow, state_of
 from heartlm.extensions.cluster.topology import Topology, seconds_of
 from heartlm.system.progress import hours_minutes_seconds
 from heartlm.training.config import PretrainConfig
+from tests.conftest import Refused
 from tests.extensions.cluster.named_corpus import name_corpus
 
 GOLDEN = Path(__file__).parent / "golden" / "launch"
@@ -236,17 +237,11 @@ REFUSED: dict[str, tuple[dict[str, object], list[str], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_bad_wish_is_one_line(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_a_bad_wish_is_one_line(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused):
     fields, options, expected = REFUSED[case]
     monkeypatch.chdir(tmp_path)
     Path("run.yaml").write_text(yaml.safe_dump({**RUN, **fields}))
-    assert main(["launch", "run.yaml", *options]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert expected in said.err
-    assert said.err.count("\n") == 1
+    assert expected in refused("launch", "run.yaml", *options)
 
 
 def test_the_state_of_a_job_in_a_folder_with_blanks(monkeypatch: pytest.MonkeyPatch):
@@ -377,19 +372,19 @@ def test_what_a_job_needs_is_there_before_it_is_queued(
     missing: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    refused: Refused,
 ):
     monkeypatch.chdir(tmp_path)
     name_corpus(tmp_path / "c")
     Path("run.yaml").write_text(yaml.safe_dump(run))
     Path("site.yaml").write_text(yaml.safe_dump(profile))
     Controller(monkeypatch, "sbatch: error: it was asked")
-    assert main(["launch", "run.yaml", "--profile", "site.yaml", "--submit"]) == 2
-    assert missing in (said := capsys.readouterr().err) and said.count("\n") == 1
+    assert missing in refused("launch", "run.yaml", "--profile", "site.yaml", "--submit")
     campaign = {"topology": {"gpus_per_node": 0}, "experiments": [{"name": "a", "run": run}]}
     Path("c.yaml").write_text(yaml.safe_dump(campaign))
-    assert main(["campaign", "run", "c.yaml", "--profile", "site.yaml", "--submit"]) == 2
-    assert f"heartlm campaign: a: {missing}" in capsys.readouterr().err
+    assert f"heartlm campaign: a: {missing}" in refused(
+        "campaign", "run", "c.yaml", "--profile", "site.yaml", "--submit"
+    )
 
 
 def test_a_campaign_writes_its_scripts_and_submits_nothing(

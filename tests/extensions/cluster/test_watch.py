@@ -18,6 +18,7 @@ from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.watch import frame, lines_of, sparkline, step_s
 from heartlm.runs.run_folder import RunFolder
+from tests.conftest import Refused
 
 
 def line(step: int, split: str = "train", **numbers: float) -> str:
@@ -146,6 +147,5 @@ def test_settings_that_cannot_be_read_are_named(folder: Path, content: str):
         frame(RunFolder(folder))
 
 
-def test_what_is_no_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["watch", str(tmp_path), "--once"]) == 2
-    assert "no run.json, so not a run folder" in capsys.readouterr().err
+def test_what_is_no_run_is_told(tmp_path: Path, refused: Refused):
+    assert "no run.json, so not a run folder" in refused("watch", tmp_path, "--once")

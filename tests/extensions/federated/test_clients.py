@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
 from heartlm.extensions.federated.client import Clients, ClientTask, Update, sample_clients
 from heartlm.extensions.federated.federate import federate
@@ -22,7 +21,7 @@ from heartlm.extensions.federated.study_folder import StudyFolder
 from heartlm.extensions.federated.sweep_file import SweepConfig
 from heartlm.storage.reading import read_yaml
 from heartlm.storage.typed import typed
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Refused
 from tests.extensions.federated.small import SIZES, STUDY, final_vector, members, mpiexec, of_waveforms, rounds_of
 
 
@@ -224,35 +223,29 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_bad_studies_are_refused_in_one_line(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_bad_studies_are_refused_in_one_line(text: str, tmp_path: Path, refused: Refused):
     path = tmp_path / "study.yaml"
     path.write_text(
         text
         if text.startswith(("-", "{"))
         else f"databases: [data]\n{text}\n" + "model: tiny_ecg\n" * ("model" not in text)
     )
-    assert main(["federate", str(path), "--out", str(tmp_path / "out")]) == 2
-    told = capsys.readouterr().err
-    assert WRONG[text] in told and len(told.strip().splitlines()) == 1
+    assert WRONG[text] in refused("federate", path, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_no_out_no_database_and_a_taken_folder_are_refused(
-    tiny_database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    def told(*words: str) -> str:
-        assert main(["federate", *words]) == 2
-        return capsys.readouterr().err
-
-    assert "out: nothing found" in told(*of_waveforms(tiny_database))
-    assert "no such folder" in told(*of_waveforms(tmp_path / "nowhere"), "--out", str(tmp_path / "out"))
+def test_no_out_no_database_and_a_taken_folder_are_refused(tiny_database: Path, tmp_path: Path, refused: Refused):
+    assert "out: nothing found" in refused("federate", *of_waveforms(tiny_database))
+    assert "no such folder" in refused("federate", *of_waveforms(tmp_path / "nowhere"), "--out", str(tmp_path / "out"))
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "thing").touch()
-    assert "no federated study" in told(*of_waveforms(tiny_database), "--out", str(tmp_path / "taken"))
-    assert "rounds: cannot change" in told("--resume", str(tmp_path / "taken"), "--rounds", "9")
-    assert "no run.json" in told("--resume", str(tmp_path / "taken"))
+    assert "no federated study" in refused("federate", *of_waveforms(tiny_database), "--out", str(tmp_path / "taken"))
+    assert "rounds: cannot change" in refused("federate", "--resume", str(tmp_path / "taken"), "--rounds", "9")
+    assert "no run.json" in refused("federate", "--resume", str(tmp_path / "taken"))
     clients = ["--partition", "iid", "--clients", "99"]
-    assert "clients: 99 found" in told(*of_waveforms(tiny_database), "--out", str(tmp_path / "o"), *clients)
+    assert "clients: 99 found" in refused(
+        "federate", *of_waveforms(tiny_database), "--out", str(tmp_path / "o"), *clients
+    )
 
 
 FILES = [*(ROOT / "examples").glob("federated_*.yaml"), *(ROOT / "studies/tiny_ecg").glob("*.yaml")]
