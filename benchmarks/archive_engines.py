@@ -1,27 +1,38 @@
 """Recordings per second by the engines of archive work, and what an engine adds to each recording.
 
     python -m benchmarks.archive_engines --source FOLDER --work FOLDER
-    python -m benchmarks.archive_engines --source FOLDER --work FOLDER --links 50000
+    python -m benchmarks.archive_engines --source FOLDER --work FOLDER --links 50000 --leads II
+    python -m benchmarks.archive_engines --source FOLDER --work FOLDER --names 10000000
 
 The work is the delineation of 10-s recordings of twelve leads, as `heartlm delineate --tables parquet` does it. Turns
 of processes and of Dask, whose workers are processes of this machine too, follow each other. The start of workers is
 not timed. The overhead is the time of an item whose work is nothing. With `--links`, as many links to the recordings
-are delineated once, and the client's memory and the time of each tenth are in the table.
+are delineated once, by the leads given if any, and the client's memory and the time of each tenth are in the table.
+With `--names`, the client goes through as many names without files, of an index, and of a bucket and a folder whose
+listings are made up, in the groups that workers would get.
 """
 
 from __future__ import annotations
 
+import json
+import multiprocessing
+import pickle
 import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-from heartlm.databases.each_recording import recordings_of
-from heartlm.databases.part_files import SUMMARIES, _rows_of, write_tables
+from heartlm.databases import database, discovery
+from heartlm.databases.each_recording import recordings_of, stream_recordings
+from heartlm.databases.index import METADATA, ROWS, VERSION, schema
+from heartlm.databases.part_files import SUMMARIES, _groups, _rows_of, write_tables
 from heartlm.delineation.recordings import DelineationTask
+from heartlm.formats.stated import Stated
+from heartlm.sources import store
+from heartlm.sources.address import source_path
 from heartlm.system.engine import EngineOptions, PartOptions
 from heartlm.system.processes import run_each
 from lab.measure import Spread, Table, kilobytes
@@ -42,7 +53,7 @@ class Delineate:
     """Delineation of one recording, whose rows stay in the worker."""
 
     def __init__(self, task: DelineationTask, databases: Sequence[Any]) -> None:
-        self.task, self.databases = task, databases
+        self.task, self.databases = task, dict(enumerate(databases))
 
     def __call__(self, place: tuple[int, str]) -> int:
         return len(_rows_of(self.task, self.databases, place)[SUMMARIES])  # type: ignore[index]
@@ -71,7 +82,7 @@ def dask(processes: int) -> Iterator[EngineOptions]:
 
 def linked(source: Path, folder: Path, number: int) -> Path:
     """A folder of links to the recordings of `source`, each as often as needed."""
-    headers = sorted(source.glob("*.hea"))
+    headers = sorted(source.rglob("*.hea"))
     shutil.rmtree(folder, ignore_errors=True)
     for count in range(number):
         header = headers[count % len(headers)]
@@ -85,7 +96,7 @@ def linked(source: Path, folder: Path, number: int) -> Path:
 
 
 def study_engines(source: Path, rounds: int, most: int) -> list[Table]:
-    databases, places, _ = recordings_of([source], "warn", by_name=False)
+    databases, places, _ = recordings_of([source], "warn")
     places = places[:most]
     task = DelineationTask((source,), Path())
     rates = Table("Recordings of 10 s and 12 leads per second", ("engine", "workers", "recordings/s", "of processes"))
@@ -132,6 +143,74 @@ def study_links(source: Path, work: Path, number: int) -> Table:
     return table
 
 
+def study_names(work: Path, number: int) -> Table:
+    """The client's memory, and the time to the first group and to all, of sources of names."""
+    work.mkdir(parents=True, exist_ok=True)
+    table = Table(
+        f"{number:,} names", ("source", "first group after, s", "all after, s", "memory before, MB", "most, MB")
+    )
+    write_names(work / "names.parquet", number)
+    for kind in ("index", "bucket", "folder"):
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            table.add(kind, *pool.apply(go_through, (kind, work, number)))
+    table.close()
+    return table
+
+
+def name(place: int) -> str:
+    """A thousand recordings in each folder."""
+    return f"p{place // 1000:06d}/s{place:09d}"
+
+
+def write_names(path: Path, number: int) -> None:
+    """An index of names."""
+    import pyarrow
+    from pyarrow import parquet
+
+    about = {"unique_names": True, "version": VERSION, "source": str(path.parent.absolute())}
+    with parquet.ParquetWriter(path, schema(), compression="zstd") as writer:
+        for first in range(0, number, ROWS):
+            names = [name(place) for place in range(first, min(first + ROWS, number))]
+            columns: dict[str, Any] = {"record": names, "path": [f"{each}.hea" for each in names]}
+            missing: list[Any] = [None] * len(names)
+            arrays = [pyarrow.array(columns.get(of.name, missing), of.type) for of in schema()]
+            writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema()))
+        writer.add_key_value_metadata({METADATA.decode(): json.dumps(about)})
+
+
+def go_through(kind: str, work: Path, number: int) -> tuple[float, float, float, float]:
+    """Seconds to the first group and to the last, and memory of this process before and at most."""
+    import pyarrow.parquet  # noqa: F401, a part of the memory before
+
+    def folders(folder: str) -> Iterator[tuple[str, list[str]]]:
+        for first in range(0, number, 1000):
+            own = [name(place) for place in range(first, min(first + 1000, number))]
+            yield (
+                f"{folder}/{own[0].partition('/')[0]}",
+                [f"{each.partition('/')[2]}.{ending}" for each in own for ending in ("dat", "hea")],
+            )
+
+    def keys(folder: PurePath) -> Iterator[tuple[str, store.Entry]]:
+        for place in range(number):
+            for ending in ("dat", "hea"):
+                yield f"{folder}/{name(place)}.{ending}", store.Entry(1000, '"0123456789abcdef0123456789abcdef"')
+
+    bucket = source_path("s3://names/all")
+    store.remember({str(bucket): store._FOLDER, f"{bucket}/RECORDS": None, f"{bucket}/database.json": None}, [])
+    setattr(database, "forget", id)  # noqa: B010, what is known above is kept
+    setattr(discovery, "_walk", folders)  # noqa: B010
+    setattr(store, "each_file", keys)  # noqa: B010
+    path = {"index": work / "names.parquet", "folder": work, "bucket": bucket}[kind]
+    before, begin_s, first_s, num_records = kilobytes("VmHWM") / 1024, time.perf_counter(), 0.0, 0
+    _, records, _ = stream_recordings([path], "warn")
+    for group in _groups(records):
+        pickle.dumps(group)
+        num_records += len(group.records)
+        first_s = first_s or time.perf_counter() - begin_s
+    assert num_records == number
+    return first_s, time.perf_counter() - begin_s, before, kilobytes("VmHWM") / 1024
+
+
 def rows_in(path: Path) -> int:
     from pyarrow import parquet
 
@@ -139,8 +218,14 @@ def rows_in(path: Path) -> int:
 
 
 def main() -> None:
-    parser = options(__doc__, "source", "work", rounds=3, links=0, recordings=150)
+    parser = options(__doc__, "source", "work", rounds=3, links=0, names=0, recordings=150)
+    parser.add_argument("--leads", type=str, help="comma-separated leads to delineate, by default all")
     settings = parser.parse_args()
+    if settings.leads:
+        Stated(None, (), tuple(settings.leads.split(","))).export()
+    if settings.names:
+        write_results("archive-names", "Names of recordings", [study_names(settings.work, int(settings.names))])
+        return
     if settings.links:
         tables = [study_links(settings.source, settings.work, int(settings.links))]
         write_results("archive-links", "Links to recordings", tables)

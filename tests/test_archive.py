@@ -21,6 +21,7 @@ from heartlm.analysis.embed_recordings import SCHEMAS as VECTORS
 from heartlm.analysis.recordings import SCHEMAS
 from heartlm.cli.main import main
 from heartlm.databases.database import open_database
+from heartlm.databases.discovery import RecordFiles
 from heartlm.databases.part_files import LARGEST_GROUP, _groups
 from heartlm.databases.verify import verify_database
 from heartlm.delineation.recordings import SCHEMAS as WAVES
@@ -218,11 +219,11 @@ def test_the_document_has_every_column() -> None:
 
 
 def test_groups_grow_and_do_not_depend_on_the_number_of_recordings() -> None:
-    places = [(0, str(number)) for number in range(300_000)]
-    groups = list(_groups(places))
-    assert [place for group in groups for place in group.places] == places
-    assert len(groups[0].places) == 4 and len(groups[300].places) == 8
-    assert max(len(group.places) for group in groups) == LARGEST_GROUP and len(groups) < 2_500
-    assert [each.places for each in _groups(places[:1000])][:-1] == [
-        each.places for each in groups[: len(list(_groups(places[:1000]))) - 1]
-    ]
+    files = RecordFiles(Path("s"), None)
+    records = [((0, str(number)), files) for number in range(300_000)]
+    groups = list(_groups(records))
+    assert [place for group in groups for place in group.records] == [place for place, _ in records]
+    assert len(groups[0].records) == 4 and len(groups[300].records) == 8
+    assert max(len(group.records) for group in groups) == LARGEST_GROUP and len(groups) < 2_500
+    few = list(_groups(records[:1000]))
+    assert few[:-1] == groups[: len(few) - 1]

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from heartlm.cli.main import main
+from heartlm.databases import discovery
+from heartlm.databases import index as index_module
 from heartlm.databases.database import open_database
+from heartlm.databases.each_recording import stream_recordings
 from heartlm.databases.index import VARIABLE, is_index, schema
+from heartlm.databases.part_files import _groups
 from heartlm.databases.where import parse_where
 from heartlm.databases.write_index import write_index
 from heartlm.errors import HeartlmError
@@ -183,3 +191,85 @@ def test_other_files_are_no_index(tmp_path: Path, tiny_database: Path):
     with pytest.raises(HeartlmError, match="no such folder or index"):
         write_index(tmp_path / "other.parquet", tmp_path / "out.parquet")
     assert not (tmp_path / "out.parquet").exists()
+
+
+@pytest.fixture
+def wards(tiny_database: Path, tmp_path: Path) -> Path:
+    """Records in folders, whose order by name, by path and by folder differ."""
+    source = tmp_path / "wards"
+    for place in ("b/s0001", "b-2/s0002", "b/c/s0004", "s0003"):
+        (source / place).parent.mkdir(parents=True, exist_ok=True)
+        for ending in ("hea", "dat"):
+            path = tiny_database / f"{place[-5:]}.{ending}"
+            (source / f"{place}.{ending}").write_bytes(path.read_bytes())
+    return source
+
+
+def records_in(*paths: Path) -> list[str]:
+    return [record_id for (_, record_id), _ in stream_recordings(paths, "warn")[1]]
+
+
+def test_a_few_records_are_streamed_in_the_order_of_their_names(wards: Path, tmp_path: Path) -> None:
+    write_index(wards, tmp_path / "wards.parquet")
+    names = ["s0001", "s0002", "s0003", "s0004"]
+    assert records_in(wards) == records_in(tmp_path / "wards.parquet") == list(open_database(wards).record_ids) == names
+    assert records_in(wards, wards) == names  # each once
+
+
+def test_many_records_have_their_paths_as_names_and_the_order_of_the_listing(
+    wards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "HELD", 3)
+    write_index(wards, tmp_path / "wards.parquet")
+    paths = ["b-2/s0002", "b/c/s0004", "b/s0001", "s0003"]
+    assert records_in(wards) == records_in(tmp_path / "wards.parquet") == paths
+    assert list(open_database(wards).record_ids) == list(open_database(tmp_path / "wards.parquet").record_ids)
+    assert sorted(paths) == list(open_database(wards).record_ids)
+    (wards / "database.json").write_text('{"patients": {"s0004": "one", "s0001": "one"}}')
+    database = open_database(wards)
+    assert database.patient_of("b/c/s0004") == database.patient_of("b/s0001") == "wards/one"
+    (wards / "RECORDS").write_text("s0003\nb/c/s0004\nb/s0001\nb-2/s0002\n")  # is known as a whole
+    assert records_in(wards) == list(open_database(wards).record_ids) == ["s0001", "s0002", "s0003", "s0004"]
+
+
+def test_work_begins_before_a_large_source_is_listed(
+    wards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "HELD", 100)
+    listed = 0
+
+    def endless(folder: str) -> Iterator[tuple[str, list[str]]]:
+        nonlocal listed
+        for listed in count():
+            yield f"{folder}/{listed:09d}", [f"r{number:02d}.hea" for number in range(50)]
+
+    monkeypatch.setattr(discovery, "_walk", endless)
+    groups = _groups(stream_recordings([wards], "warn")[1])
+    groups_of_first = list(islice(groups, 100))
+    assert [record_id for _, record_id in groups_of_first[99].records] == [
+        f"000000007/r{each}" for each in range(46, 50)
+    ]
+    assert listed < 10
+
+
+def test_an_index_is_read_by_row_groups(wards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "HELD", 100)
+    monkeypatch.setattr(index_module, "ROWS", 25)
+    rows = [{"record": f"r{number:05d}", "path": f"r{number:05d}.hea"} for number in range(1000)]
+    about = json.dumps({"unique_names": True, "version": 1, "source": str(wards)})
+    path = tmp_path / "many.parquet"
+    table = pa.Table.from_pylist(rows, schema().with_metadata({index_module.METADATA: about.encode()}))
+    pq.write_table(table, path, row_group_size=100)
+    made = list[int]()
+    monkeypatch.setattr(index_module, "_files_of", lambda folder, row: made.append(1) or row["path"])
+    records = stream_recordings([path], "warn")[1]
+    assert next(records) == ((0, "r00000"), "r00000.hea") and len(made) == 101
+    assert [record_id for (_, record_id), _ in records] == [row["record"] for row in rows[1:]]
+
+
+def test_a_condition_is_refused_for_a_single_recording(
+    tiny_database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["delineate", str(tiny_database / "s0001"), "--out", str(tmp_path / "no"), "--where", "num_leads = 12"]
+    assert main(words) == 2
+    assert "is one recording, and --where chooses from an index; leave it out" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -346,6 +347,37 @@ def test_folders_are_listed_one_after_another_in_any_order_of_names(bucket: Buck
     groups = [sorted(text[len(bucket.address) + 8 :] for text in group) for group in
               store.folders_below(source_path(f"{bucket.address}/nested"))]  # fmt: skip
     assert sorted(groups) == [["a/1.hea", "a/z.hea"], ["a/b-d/4.hea"], ["a/b/2.hea"], ["a/b/c/3.hea"], ["b.hea"]]
+
+
+def test_a_large_bucket_is_a_stream_as_its_folder(
+    bucket: Bucket, short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The tables are the same, and workers ask for no file again that was listed."""
+    from heartlm.databases import discovery
+    from heartlm.databases.each_recording import stream_recordings
+
+    wards = tmp_path / "wards"
+    for place in ("b/s0001", "b-2/s0002", "s0003"):
+        (wards / place).parent.mkdir(parents=True, exist_ok=True)
+        for ending in ("hea", "dat"):
+            shutil.copy(short / f"{place[-5:]}.{ending}", wards / f"{place}.{ending}")
+    address = source_path(bucket.put_folder(wards, "wards"))
+    for held in (100, 2):
+        monkeypatch.setattr(discovery, "HELD", held)
+        _, in_folder, _ = stream_recordings([wards], "warn")
+        (remote,), in_bucket, _ = stream_recordings([address], "warn")
+        here, there = list(in_folder), list(in_bucket)
+        assert [place for place, _ in here] == [place for place, _ in there]
+        for (_, record_id), files in there:
+            store.forget(address)
+            bucket.requests.clear()
+            assert remote.with_files({record_id: files}).recording(record_id).num_samples > 0
+            assert {each.rpartition("/")[2] for each in bucket.requests} <= {f"{files.stem.name}.hea"}
+    words = ["--tables", "parquet", "--processes", "1"]
+    assert main(["delineate", str(wards), "--out", str(tmp_path / "local"), *words]) == 0
+    assert main(["delineate", str(address), "--out", str(tmp_path / "remote"), *words]) == 0
+    tables = [pq.read_table(tmp_path / each / "beats").to_pylist() for each in ("local", "remote")]
+    assert tables[0] == tables[1] and len(tables[0]) > 10
 
 
 def test_a_pattern_chooses_files_of_a_bucket(

@@ -24,8 +24,8 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from heartlm.databases.discovery import NoRecordingsError, RecordFiles, find_records, printable
-from heartlm.databases.index import IndexedFiles, indexed_files, is_index, the_where
+from heartlm.databases.discovery import NoRecordingsError, RecordFiles, find_records, printable, stream_records
+from heartlm.databases.index import IndexedFiles, indexed_files, is_index, stream_index, the_where
 from heartlm.databases.known import KNOWN_DATABASES, UNKNOWN, database_name, same_recording_in_mitdb
 from heartlm.databases.splits import Split, de_chazal_split, hash_split
 from heartlm.databases.tables import stated_patients, whole_record_rhythm
@@ -48,7 +48,7 @@ from heartlm.formats.registry import format_of
 from heartlm.formats.stated import Stated
 from heartlm.formats.wfdb_header import read_header
 from heartlm.sources.address import source_path
-from heartlm.sources.store import forget, known_below, remember
+from heartlm.sources.store import forget, known_below, remember, remember_record
 from heartlm.storage.foreign import RemotePath, is_there, version_of
 from heartlm.storage.reading import read_json
 
@@ -90,13 +90,42 @@ def open_database(folder: Path, *, repaired: Repaired = "warn", stated: Stated |
             `database.json` is malformed.
     """
     folder, files = source_path(folder), None
-    if not folder.is_dir() and is_index(folder):
+    if _is_index(folder):
         folder, files = indexed_files(folder)
-    elif the_where():
-        raise HeartlmError(f"{folder}: --where chooses from an index; make one with  heartlm data index {folder}")
     if isinstance(folder, RemotePath):
         forget(folder)
     return Database(folder, files=files, repaired=repaired, stated=stated)
+
+
+def stream_database(folder: Path, *, repaired: Repaired = "warn") -> tuple[Database, Iterator[tuple[str, RecordFiles]]]:
+    """Open the database in `folder` without its records, and return it with id and files of each record, as a stream.
+
+    `Database.with_files` gives the database with some of the records. Their order is that of their ids, unless the
+    source is larger than `HELD`: see `stream_records` and `stream_index`.
+
+    Raises:
+        HeartlmError: as `open_database`; what concerns the records is raised by the stream.
+    """
+    folder = source_path(folder)
+    if _is_index(folder):
+        folder, records = stream_index(folder)
+    elif isinstance(folder, RemotePath) and is_there(folder / "RECORDS"):  # which needs the whole listing
+        database = open_database(folder, repaired=repaired)
+        return database, ((record_id, database.files(record_id)) for record_id in database.record_ids)
+    else:
+        records = stream_records(folder)
+    if isinstance(folder, RemotePath):
+        forget(folder)
+    return Database(folder, files={}, repaired=repaired), records
+
+
+def _is_index(path: Path) -> bool:
+    """Return whether a source is an index; refuse a condition on the rows of anything else."""
+    if not path.is_dir() and is_index(path):
+        return True
+    if the_where():
+        raise HeartlmError(f"{path}: --where chooses from an index; make one with  heartlm data index {path}")
+    return False
 
 
 class Database:
@@ -169,7 +198,11 @@ class Database:
     def with_files(self, files: Mapping[str, RecordFiles]) -> Database:
         """Return the same database with other records, given by their files."""
         self._patients  # noqa: B018, read once for all copies
+        for each in files.values():
+            if each.entries is not None:
+                remember_record(f"{each.stem}.", each.entries)
         other = copy(self)
+        other._place, other._ahead = 0, set()
         other._files, other._patient_of, other.record_ids = files, {}, tuple(sorted(files))
         return other
 
@@ -269,8 +302,10 @@ class Database:
         if record_id in self._patient_of:
             return self._patient_of[record_id]
         files, known = self.files(record_id), self.known
-        patient = self._patients.get(record_id)
-        if patient is None and known.patient_in_name and (match := re.match(known.patient_in_name, record_id)):
+        patient, name = self._patients.get(record_id), record_id.rpartition("/")[2]
+        if patient is None:  # large archives have paths as ids, what is stated has names
+            patient = self._patients.get(name)
+        if patient is None and known.patient_in_name and (match := re.match(known.patient_in_name, name)):
             patient = match[1]
         if patient is None and known.patient_in_comment:
             comments = "\n".join((recording or self._read_recording(files)).comments)
@@ -373,6 +408,8 @@ def locate(path: Path, *, repaired: Repaired = "warn", stated: Stated | None = N
         HeartlmError: there is no such recording. The message suggests similar names.
     """
     path = source_path(path).absolute()
+    if the_where():
+        raise HeartlmError(f"{path}: is one recording, and --where chooses from an index; leave it out")
     if isinstance(path, RemotePath):
         forget(path.with_suffix(""))
         deque(path.with_suffix("").files_beginning(), 0)  # so that it is not asked for each of its files

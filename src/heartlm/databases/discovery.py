@@ -7,14 +7,18 @@ segments), files whose content is of one of the `FORMATS`, and annotation files 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
+from typing import TypeVar
 
 from heartlm.errors import HeartlmError
 from heartlm.formats.annotation_file import TABLE_SUFFIX, is_beat_table
 from heartlm.formats.describe import describe_folder, kind_by_mark
 from heartlm.formats.registry import BEGIN_BYTES, FORMATS, format_of
+from heartlm.sources import store
 from heartlm.storage.foreign import (
     HEADER_BYTES,
     LIST_BYTES,
@@ -27,6 +31,10 @@ from heartlm.storage.foreign import (
     stays_inside,
 )
 
+HELD = 50_000
+"""Most records of a source that are held in memory to be named and sorted, where it can be a stream."""
+
+Record = TypeVar("Record")
 STANDALONE_ANNOTATORS = ("atr", "qrsc", "qrs", "ecg")
 _SIGNAL_SUFFIXES = (".dat", ".mat", ".flac")
 
@@ -42,10 +50,13 @@ class RecordFiles:
     Attributes:
         stem: path of the files without suffix.
         signal: header, or file with the signal; None for annotation-only records.
+        entries: of a record at an address, what its store states of the files whose name begins with its name and a
+            dot; None if that is not carried with it.
     """
 
     stem: Path
     signal: Path | None
+    entries: Mapping[str, store.Entry] | None = field(default=None, compare=False, repr=False)
 
     @property
     def annotation_paths(self) -> list[Path]:
@@ -66,7 +77,8 @@ def find_records(folder: Path, named: Path | None = None) -> dict[str, RecordFil
     With `named`, a path in the folder with or without ending, only its record and files of the same name are looked at.
 
     The id of a record is the name of its files. If records in different subfolders have the same name, the ids are
-    their paths below `folder`. Bytes that are not text are written as `\\x..`.
+    their paths below `folder`; also of more than `HELD` records without RECORDS, which are named before all are known.
+    Bytes that are not text are written as `\\x..`.
 
     Of files of several formats with one name, the WFDB header is the record, and those that it does not name are left
     out as copies. Without a header all are records: the first by its ending has the name, the others have their endings
@@ -83,15 +95,54 @@ def find_records(folder: Path, named: Path | None = None) -> dict[str, RecordFil
         records = list(_unlisted(_files_below(folder) if named is None else _files_named(named), type(folder)))
     if not records:
         raise NoRecordingsError(f"{folder}: no recordings found; {describe_folder(folder)}")
-    names = [files.stem.name for files in records]
-    unique = len(set(names)) == len(names)
+    return _named(folder, records)
+
+
+def stream_records(folder: Path) -> Iterator[tuple[str, RecordFiles]]:
+    """Yield id and files of the records that `find_records` finds, in the order of their ids.
+
+    More than `HELD` records without RECORDS are yielded while the folder is listed, in the order of
+    `records_by_folder`.
+
+    Raises:
+        HeartlmError: as `find_records`, or a folder cannot be listed.
+    """
+    records = records_by_folder(folder)
+    first, _ = beginning_of(records)
+    if not first:
+        raise NoRecordingsError(f"{folder}: no recordings found; {describe_folder(folder)}")
+    if has_short_names(folder, len(first)):
+        yield from sorted(_named(folder, [*first, *records]).items())
+    else:
+        for files in chain(first, records):
+            yield printable(files.stem.relative_to(folder).as_posix()), files
+
+
+def beginning_of(records: Iterator[Record]) -> tuple[list[Record], bool]:
+    """Take up to `HELD` records of a stream, or one more; return them, and whether they are all."""
+    first = list(islice(records, HELD + 1))
+    return first, len(first) <= HELD
+
+
+def has_short_names(folder: Path, num_records: int) -> bool:
+    """Return whether the records of a folder are named by their files alone if the names are unique."""
+    return num_records <= HELD or is_there(folder / "RECORDS")
+
+
+def _named(folder: Path, records: Sequence[RecordFiles]) -> dict[str, RecordFiles]:
+    names = {files.stem.name for files in records} if has_short_names(folder, len(records)) else ()
+    is_short = len(names) == len(records)
     return {
-        printable(files.stem.name if unique else files.stem.relative_to(folder).as_posix()): files for files in records
+        printable(files.stem.name if is_short else files.stem.relative_to(folder).as_posix()): files
+        for files in records
     }
 
 
 def records_by_folder(folder: Path) -> Iterator[RecordFiles]:
     """Yield the records that `find_records` finds, while the folder is listed, one of its folders after another.
+
+    Without RECORDS, the records of a folder follow those of the folders in it, which are in the order of their
+    addresses: that is the order in which buckets list them.
 
     Raises:
         HeartlmError: as `find_records`, or a folder cannot be listed.
@@ -100,14 +151,26 @@ def records_by_folder(folder: Path) -> Iterator[RecordFiles]:
     if is_there(listed):
         yield from _listed(listed, None)
         return
-    if isinstance(folder, RemotePath):
-        groups: Iterable[list[str]] = folder.folders_below()
-    else:
-        walked = os.walk(folder)
-        groups = ([f"{root}/{name}" for name in names if not name.startswith(".")] for root, _, names in walked)
-    for group in groups:
-        files = (_stem_and_suffix(*os.path.split(name)) for name in group)
-        yield from _unlisted(files, type(folder))
+    if not isinstance(folder, RemotePath):
+        for root, names in _walk(str(folder)):
+            yield from _unlisted((_stem_and_suffix(root, name) for name in names), type(folder))
+        return
+    for group in folder.folders_below():
+        texts = sorted(group)
+        for files in _unlisted((_stem_and_suffix(*os.path.split(text)) for text in texts), type(folder)):
+            first = stop = bisect_left(texts, prefix := f"{files.stem}.")
+            while stop < len(texts) and texts[stop].startswith(prefix):
+                stop += 1
+            yield replace(files, entries=store.entries_of(texts[first:stop]))
+
+
+def _walk(folder: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield each folder below `folder`, after those in it, and the names of its files that are not hidden."""
+    for _, folders, names in islice(os.walk(folder), 1):
+        for name in sorted(folders, key="{}/".format):
+            if not os.path.islink(path := f"{folder}/{name}"):  # noqa: PTH114, as fast as the listing
+                yield from _walk(path)
+        yield folder, sorted(name for name in names if not name.startswith("."))
 
 
 def printable(name: str) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import heartlm
-from heartlm.databases.database import Database, locate, open_database
+from heartlm.databases.database import Database, locate, open_database, stream_database
+from heartlm.databases.discovery import RecordFiles
 from heartlm.databases.index import holds_recordings
 from heartlm.ecg.recording import Recording, Repaired
 from heartlm.errors import HeartlmError
@@ -166,52 +168,100 @@ Place = tuple[int, str]
 """Index of a database, and name of a recording in it."""
 
 
-def recordings_of(
-    paths: Sequence[Path], repaired: Repaired, *, by_name: bool = True
-) -> tuple[list[Database], list[Place], list[str]]:
-    """Find the recordings of all paths, each once, in the order of the paths.
+def recordings_of(paths: Sequence[Path], repaired: Repaired) -> tuple[list[Database], list[Place], list[str]]:
+    """Find the recordings of all paths, each once, in the order of the paths; their results are files of their names.
 
     Args:
         paths: recordings, folders and patterns.
         repaired: treatment of recordings whose files must be repaired to be read.
-        by_name: whether results are files with the names of the recordings, else rows that name the database too.
 
     Returns:
         Databases, recordings in them, and files that a pattern matches and that are no recordings, one line each.
+
+    Raises:
+        HeartlmError: a path has no recordings, or two recordings have one name.
     """
-    databases, places, others, taken = list[Database](), list[Place](), list[str](), dict[str, Path]()
-
-    def add(database: Database, record_ids: Iterable[str]) -> None:
-        databases.append(database)
-        for record_id in record_ids:
-            files = database.files(record_id)
-            file = files.signal or files.stem
-            name = record_id if by_name else f"{database.name}/{record_id}"
-            other = taken.setdefault(name, file)
-            if other is file:
-                places.append((len(databases) - 1, record_id))
-            elif other.resolve() != file.resolve():
-                raise HeartlmError(
-                    f"{file}: its results would have the name of those of {other}: give the two in commands of their "
-                    "own, each with an --out"
-                )
-
+    databases, others, taken = list[Database](), list[str](), dict[str, Path]()
+    sources = list[list[str]]()
     for path in paths:
         if holds_recordings(path):
-            database = open_database(path, repaired=repaired)
-            add(database, database.record_ids)
-        elif not _is_pattern(path):
-            database, record_id = locate(path, repaired=repaired)
-            add(database, [record_id])
+            databases.append(open_database(path, repaired=repaired))
+            sources.append(list(databases[-1].record_ids))
         else:
-            for file in _matching(path):
-                try:
-                    database, record_id = locate(file, repaired=repaired)
-                except HeartlmError as error:
-                    others.append(str(error))
-                else:
-                    add(database, [record_id])
+            for database, record_id in _located(path, repaired, others):
+                databases.append(database)
+                sources.append([record_id])
+    places = [
+        (number, record_id)
+        for number, record_ids in enumerate(sources)
+        for record_id in record_ids
+        if _is_first(record_id, databases[number].files(record_id), taken)
+    ]
     return databases, places, others
+
+
+def stream_recordings(
+    paths: Sequence[Path], repaired: Repaired
+) -> tuple[list[Database], Iterator[tuple[Place, RecordFiles]], list[str]]:
+    """Find the recordings of all paths as `recordings_of`, but yield them with their files while they are listed.
+
+    Their results are rows that name the database too. `Database.with_files` gives a database with some of them.
+
+    Raises:
+        HeartlmError: a path has no recordings; two recordings of databases of one name have one name, which the stream
+            raises.
+    """
+    databases, others, sources = list[Database](), list[str](), list[Iterable[tuple[str, RecordFiles]]]()
+    for path in paths:
+        if holds_recordings(path):
+            database, records = stream_database(path, repaired=repaired)
+            databases.append(database)
+            sources.append(records)
+        else:
+            for database, record_id in _located(path, repaired, others):
+                databases.append(database)
+                sources.append([(record_id, database.files(record_id))])
+    num_of_name = Counter(database.name for database in databases)
+
+    def each() -> Iterator[tuple[Place, RecordFiles]]:
+        taken = dict[str, Path]()
+        for number, (database, records) in enumerate(zip(databases, sources, strict=True)):
+            for record_id, files in records:
+                # within a database ids are unique: those of all are remembered only where two have its name
+                if num_of_name[database.name] == 1 or _is_first(f"{database.name}/{record_id}", files, taken):
+                    yield (number, record_id), files
+
+    return databases, each(), others
+
+
+def _located(path: Path, repaired: Repaired, others: list[str]) -> Iterator[tuple[Database, str]]:
+    """Yield database and name of a recording, or of each that a pattern matches; other files are added to `others`."""
+    if not _is_pattern(path):
+        yield locate(path, repaired=repaired)
+        return
+    for file in _matching(path):
+        try:
+            located = locate(file, repaired=repaired)
+        except HeartlmError as error:
+            others.append(str(error))
+        else:
+            yield located
+
+
+def _is_first(name: str, files: RecordFiles, taken: dict[str, Path]) -> bool:
+    """Return whether no recording has the name so far; the same recording may, which is given twice.
+
+    Raises:
+        HeartlmError: another recording has it.
+    """
+    file = files.signal or files.stem
+    other = taken.setdefault(name, file)
+    if other is not file and other.resolve() != file.resolve():
+        raise HeartlmError(
+            f"{file}: its results would have the name of those of {other}: give the two in commands of their own, each "
+            "with an --out"
+        )
+    return other is file
 
 
 def _is_pattern(path: Path) -> bool:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from heartlm.databases.discovery import RecordFiles
+from heartlm.databases.discovery import RecordFiles, beginning_of
 from heartlm.databases.where import parse_where
 from heartlm.errors import HeartlmError
 from heartlm.sources import store
@@ -30,8 +30,7 @@ VARIABLE = "HEARTLM_WHERE"
 
 ROWS = 4096
 """Rows of a row group."""
-# Records of an index whose files are known to this process.
-_KNOWN_RECORDS = 10_000
+_COLUMNS = ["record", "path", "files"]
 SEPARATOR = "; "
 """Between the values of a column with several."""
 
@@ -107,6 +106,37 @@ def indexed_files(path: Path) -> tuple[Path, Mapping[str, RecordFiles]]:
         HeartlmError: the file cannot be read, the condition is malformed, or no record fulfils it.
     """
     import pyarrow as pa
+
+    folder, is_short, tables = _chosen(path)
+    return folder, IndexedFiles(folder, pa.concat_tables(tables), is_short)
+
+
+def stream_index(path: Path) -> tuple[Path, Iterator[tuple[str, RecordFiles]]]:
+    """Return the source of an index, and id and files of its records that fulfil the condition of the command.
+
+    They are in the order of their ids, more than `HELD` in that of the index, which is read while they are yielded.
+
+    Raises:
+        HeartlmError: as `indexed_files`.
+    """
+    folder, is_short, tables = _chosen(path)
+
+    def records() -> Iterator[tuple[str, RecordFiles]]:
+        for table in tables:
+            for row in table.to_pylist():
+                yield row["record"].rpartition("/")[2] if is_short else row["record"], _files_of(folder, row)
+
+    def in_order() -> Iterator[tuple[str, RecordFiles]]:
+        each = records()
+        first, are_all = beginning_of(each)
+        yield from sorted(first) if are_all else chain(first, each)
+
+    return folder, in_order()
+
+
+def _chosen(path: Path) -> tuple[Path, bool, Iterator[Any]]:
+    """Return the source of an index, whether its records have short names, and tables of the rows that are chosen."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     about = about_index(path)
@@ -114,17 +144,19 @@ def indexed_files(path: Path) -> tuple[Path, Mapping[str, RecordFiles]]:
         raise HeartlmError(f"{path}: no index of recordings; make one with  heartlm data index")
     where = the_where()
     condition = parse_where(where, schema()) if where else None
-    columns = ["record", "path", "files"]
-    with one_line(path, "an index of recordings"), pq.ParquetFile(readable(path)) as file:
-        kept = list[Any]()
-        for batch in file.iter_batches(ROWS * 4):
-            table = pa.Table.from_batches([batch])
-            kept.append((table if condition is None else table.filter(condition)).select(columns))
-    table = pa.concat_tables(kept) if kept else schema().empty_table().select(columns)
-    if not table.num_rows:
-        raise HeartlmError(f"{path}: {f'no recording with {where}' if where else 'has no recordings'}")
-    folder = source_path(about["source"])
-    return folder, IndexedFiles(folder, table, bool(about["unique_names"]))
+
+    def tables() -> Iterator[Any]:
+        num_rows = 0
+        with one_line(path, "an index of recordings"), pq.ParquetFile(readable(path)) as file:
+            for batch in file.iter_batches(ROWS * 4, columns=None if condition is not None else _COLUMNS):
+                table = pa.Table.from_batches([batch])
+                table = (table if condition is None else table.filter(condition)).select(_COLUMNS)
+                num_rows += table.num_rows
+                yield table
+        if not num_rows:
+            raise HeartlmError(f"{path}: {f'no recording with {where}' if where else 'has no recordings'}")
+
+    return source_path(about["source"]), bool(about["unique_names"]), tables()
 
 
 class IndexedFiles(Mapping[str, RecordFiles]):
@@ -136,7 +168,6 @@ class IndexedFiles(Mapping[str, RecordFiles]):
         order = sorted(range(len(names)), key=names.__getitem__)
         self._folder, self._table = folder, table.take(order).combine_chunks()
         self._names = [names[place] for place in order]
-        self._known = deque[tuple[list[str], str]]()
 
     def versions(self) -> Iterator[str]:
         """Yield a line for each file at an address, with its size and version."""
@@ -154,16 +185,18 @@ class IndexedFiles(Mapping[str, RecordFiles]):
         place = bisect_left(self._names, name)
         if place == len(self._names) or self._names[place] != name:
             raise KeyError(name)
-        path, stem = self._table["path"][place].as_py(), self._folder / self._table["record"][place].as_py()
-        if isinstance(self._folder, SourcePath):
-            files = self._table["files"][place].as_py() or []
-            entries = {f"{self._folder}/{each['name']}": store.Entry(each["size"], each["version"]) for each in files}
-            store.remember(entries, [f"{stem}."])
-            self._known.append((list(entries), f"{stem}."))
-            if len(self._known) > _KNOWN_RECORDS:
-                texts, prefix = self._known.popleft()
-                store.drop(texts, [prefix])
-        return RecordFiles(stem, path and self._folder / path)
+        files = _files_of(self._folder, {column: self._table[column][place].as_py() for column in _COLUMNS})
+        if files.entries is not None:
+            store.remember_record(f"{files.stem}.", files.entries)
+        return files
+
+
+def _files_of(folder: Path, row: dict[str, Any]) -> RecordFiles:
+    entries = None
+    if isinstance(folder, SourcePath):
+        files = row["files"] or ()
+        entries = {f"{folder}/{each['name']}": store.Entry(each["size"], each["version"]) for each in files}
+    return RecordFiles(folder / row["record"], row["path"] and folder / row["path"], entries)
 
 
 def the_where() -> str | None:

@@ -3,8 +3,8 @@
     recordings ─► groups ─► workers ─► TABLE/part-000007.parquet, those of `summaries` last ─► totals of the group
                                 └─ with part files of the same files, settings and build ─► their totals
 
-A group is what one worker does at a time. Groups depend on the recordings alone, so the files are the same for any
-engine and any number of workers or parts. No row passes through the client.
+A group is what one worker does at a time; recordings are listed while others are done. Groups depend on the recordings
+alone, so the files are the same for any engine and any number of workers or parts. No row passes through the client.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
 from heartlm.databases.database import Database
-from heartlm.databases.each_recording import FolderTask, Place, recordings_of, source_digest
+from heartlm.databases.discovery import RecordFiles, beginning_of
+from heartlm.databases.each_recording import FolderTask, Place, source_digest, stream_recordings
 from heartlm.databases.index import readable
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
@@ -102,11 +104,18 @@ class Tables:
 
 @dataclass(frozen=True)
 class _Group:
-    """Recordings of one part file, and those of them whose worker ended twice, with the reason."""
+    """Recordings of one part file with their files, and those whose worker ended twice, with the reason."""
 
     index: int
-    places: tuple[Place, ...]
+    records: dict[Place, RecordFiles]
     lost: dict[Place, str] = field(default_factory=dict)
+
+    def opened(self, databases: Sequence[Database]) -> dict[int, Database]:
+        """Return the databases with the recordings of the group, by their numbers."""
+        files: dict[int, dict[str, RecordFiles]] = {}
+        for (number, record_id), each in self.records.items():
+            files.setdefault(number, {})[record_id] = each
+        return {number: databases[number].with_files(own) for number, own in files.items()}
 
 
 def write_tables(task: TablesTask, options: PartOptions, processes: int) -> Tables:
@@ -116,29 +125,41 @@ def write_tables(task: TablesTask, options: PartOptions, processes: int) -> Tabl
         HeartlmError: there are no recordings, a model cannot be read, a file cannot be written, nothing could be done
             for any recording, or a scheduler was lost.
     """
-    databases, places, others = recordings_of(task.paths, task.repaired, by_name=False)
+    databases, records, others = stream_recordings(task.paths, task.repaired)
     index, num_parts = options.part_of
-    groups = list(_groups(places))
-    if options.part is None:  # an earlier command had more recordings
-        for path in [path for table in task.schemas for path in (task.out / table).glob("part-*.parquet")]:
-            if int(path.stem.removeprefix("part-")) >= len(groups):
-                path.unlink()
-    groups = groups[index::num_parts]
+    first, are_all = beginning_of(records)
+    num_first = sum(1 for _ in islice(_groups(first), index, None, num_parts))
+    num_groups = num_first if are_all else None  # not known before all are listed
+    groups = islice(_groups(chain(first, records)), index, None, num_parts)
+    del first
     for table in task.schemas:
         (task.out / table).mkdir(parents=True, exist_ok=True)
     tables, work = Tables(task.out, left_out=list(others)), _GroupWork(task, databases)
-    processes = options.processes_for(len(groups), processes)
-    with closing(run_each(work, groups, options, processes)) as outcomes:
-        for group, outcome in zip(groups, track(outcomes, len(groups), task.verb), strict=True):
+    processes, num_places, last = options.processes_for(num_first, processes), 0, -1
+    under_way = deque[_Group]()
+
+    def noted() -> Iterator[_Group]:
+        for group in groups:
+            under_way.append(group)
+            yield group
+
+    with closing(run_each(work, noted(), options, processes)) as outcomes:
+        for outcome in track(outcomes, num_groups, task.verb):
+            group = under_way.popleft()
+            num_places, last = num_places + len(group.records), group.index
             if isinstance(outcome, Lost):
                 outcome = _without_lost(task, databases, group, options)
             tables.num_recordings += outcome["num_recordings"]
             tables.totals.update(outcome["totals"])
             tables.left_out += outcome["left_out"]
-    if not tables.num_recordings and groups:
+    if options.part is None:  # an earlier command had more recordings
+        for path in [path for table in task.schemas for path in (task.out / table).glob("part-*.parquet")]:
+            if int(path.stem.removeprefix("part-")) > last:
+                path.unlink()
+    if not tables.num_recordings and num_places:
         for line in tables.left_out:
             say(f"left out: {line}")
-        raise HeartlmError(f"{task.paths[0]}: none of {len(places)} recordings could be {task.done}")
+        raise HeartlmError(f"{task.paths[0]}: none of {num_places} recordings could be {task.done}")
     return tables
 
 
@@ -146,23 +167,26 @@ def _without_lost(
     task: TablesTask, databases: Sequence[Database], group: _Group, options: PartOptions
 ) -> dict[str, Any]:
     """Find the recordings whose workers end, one by one, and do the others of the group."""
-    tries = run_each(_TryWork(task, databases), group.places, options, 2)
-    lost = {place: each.reason for place, each in zip(group.places, tries, strict=True) if isinstance(each, Lost)}
+    alone = [replace(group, records={place: files}) for place, files in group.records.items()]
+    tries = run_each(_TryWork(task, databases), alone, options, 2)
+    lost = {place: each.reason for place, each in zip(group.records, tries, strict=True) if isinstance(each, Lost)}
     # Where each alone is done and all together are not, for example in the memory there is, all are left out.
-    for lost_ones in (lost, dict.fromkeys(group.places, "its process ended without a result, with those of its group")):
-        others = [_Group(group.index, group.places, lost_ones)]
+    reason = "its process ended without a result, with those of its group"
+    for lost_ones in (lost, dict.fromkeys(group.records, reason)):
+        others = [replace(group, lost=lost_ones)]
         with closing(run_each(_GroupWork(task, databases), others, options, 2)) as again:
             if not isinstance(outcome := next(again), Lost):
                 return outcome
     raise HeartlmError(f"{task.out}: the tables of part {group.index} cannot be written: its process ends each time")
 
 
-def _groups(places: Sequence[Place]) -> Iterator[_Group]:
-    first, index = 0, 0
-    while first < len(places):
+def _groups(records: Iterable[tuple[Place, RecordFiles]]) -> Iterator[_Group]:
+    left = iter(records)
+    for index in count():
         size = min(FIRST_GROUP << index // GROUPS_OF_A_SIZE, LARGEST_GROUP)
-        yield _Group(index, tuple(places[first : first + size]))
-        first, index = first + size, index + 1
+        if not (own := dict(islice(left, size))):
+            return
+        yield _Group(index, own)
 
 
 @dataclass(frozen=True)
@@ -172,11 +196,13 @@ class _TryWork:
     task: TablesTask
     databases: Sequence[Database]
 
-    def __call__(self, place: Place) -> None:
-        _rows_of(self.task, self.databases, place)
+    def __call__(self, group: _Group) -> None:
+        databases = group.opened(self.databases)
+        for place in group.records:
+            _rows_of(self.task, databases, place)
 
 
-def _rows_of(task: TablesTask, databases: Sequence[Database], place: Place) -> dict[str, Rows] | str:
+def _rows_of(task: TablesTask, databases: Mapping[int, Database], place: Place) -> dict[str, Rows] | str:
     _ = task.made  # outside of `try`: an error of the models concerns all recordings
     database, record_id = databases[place[0]], place[1]
     try:
@@ -203,7 +229,8 @@ class _GroupWork:
         from pyarrow import parquet
 
         task, name = self.task, f"part-{group.index:06d}.parquet"
-        sources = [[*place, source_digest(self.databases[place[0]], place[1])] for place in group.places]
+        databases = group.opened(self.databases)
+        sources = [[*place, source_digest(databases[place[0]], place[1])] for place in group.records]
         lost = [[*place, reason] for place, reason in group.lost.items()]
         described = json.dumps([task.made, sources], sort_keys=True)
         digest = hashlib.sha256(described.encode()).hexdigest()
@@ -215,10 +242,10 @@ class _GroupWork:
                 return dict(about["outcome"])
         tables: dict[str, Rows] = {table: [] for table in task.schemas}
         totals, left_out = Counter[str](), [f"{record_id}: {reason}" for _, record_id, reason in lost]
-        for place in group.places:
+        for place in group.records:
             if place in group.lost:
                 continue
-            rows = _rows_of(task, self.databases, place)
+            rows = _rows_of(task, databases, place)
             if isinstance(rows, str):
                 left_out.append(f"{place[1]}: {rows}")
                 continue

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.databases.database import Database
-from heartlm.databases.discovery import RecordFiles, printable, records_by_folder
+from heartlm.databases.discovery import RecordFiles, has_short_names, printable, records_by_folder
 from heartlm.databases.index import METADATA, ROWS, SEPARATOR, VERSION, about_index, is_index, readable, schema
 from heartlm.databases.statements import stated_labels
 from heartlm.databases.where import parse_where
@@ -86,7 +86,8 @@ def write_index(
                 num_records += kept.num_rows
                 if kept.num_rows:
                     writer.write_table(kept)
-            about = {"unique_names": names.are_unique()} | about  # of the whole source: a choice keeps the names
+            are_short = names.are_unique() and has_short_names(source, num_records + num_left_out)
+            about = {"unique_names": are_short} | about  # of the whole source: a choice keeps the names
             writer.add_key_value_metadata({METADATA.decode(): json.dumps(about)})
         if not num_records:
             what = "has no recording that can be read" if condition is None else f"no recording with {where}"

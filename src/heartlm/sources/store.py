@@ -53,6 +53,8 @@ _SECRETS = re.compile(r"\?\S*|(?<=//)[^/@\s]*@|(?i:signature|token|key|secret|cr
 _LONGEST_REASON = 160
 # Facts about files that are kept of a folder too large to be known as a whole.
 _RECENT = 100_000
+# Records whose files are known to this process because an index or another process states them.
+_RECENT_RECORDS = 10_000
 
 WRITABLE = ("s3", "gs", "az", "abfs")
 """Kinds of addresses at which files are written: stores in which a file is complete or absent."""
@@ -84,6 +86,7 @@ class _Known:
 
 
 _known = _Known({}, set())
+_records = deque[tuple[str, tuple[str, ...]]]()
 _systems: dict[tuple[int, str, bool], Any] = {}
 # Stores in which no credentials are found, and which are read without.
 _anonymous: set[str] = set()
@@ -106,17 +109,26 @@ def known_below(path: PurePath) -> tuple[dict[str, Entry | None], set[str]]:
     )
 
 
-def drop(entries: Iterable[str], complete: Iterable[str]) -> None:
-    """Keep no longer what this process knows of some files."""
-    for text in entries:
-        _known.entries.pop(text, None)
-    _known.complete.difference_update(complete)
-
-
 def remember(entries: Mapping[str, Entry | None], complete: Iterable[str]) -> None:
     """Add what another process knows."""
     _known.entries.update(entries)
     _known.complete.update(complete)
+
+
+def remember_record(prefix: str, entries: Mapping[str, Entry]) -> None:
+    """Add what is known of all files whose address begins with `prefix`; that of the last records only is kept."""
+    remember(entries, [prefix])
+    _records.append((prefix, tuple(entries)))
+    if len(_records) > _RECENT_RECORDS:
+        oldest, texts = _records.popleft()
+        for text in texts:
+            _known.entries.pop(text, None)
+        _known.complete.discard(oldest)
+
+
+def entries_of(texts: Iterable[str]) -> dict[str, Entry]:
+    """Return the entries of files that this process knows."""
+    return {text: found for text in texts if (found := _known.entries.get(text)) is not None}
 
 
 def entry(path: PurePath) -> Entry | None:
