@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
 from heartlm.extensions.federated.client import Clients, ClientTask, Update, sample_clients
 from heartlm.extensions.federated.federate import federate
