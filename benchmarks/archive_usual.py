@@ -18,13 +18,12 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-
-import dask.bag
-from sleepecg import detect_heartbeats
+from typing import Any
 
 from benchmarks.archive import ROUND_TRIP_S, in_training, ptb_xl_records, served
-from benchmarks.usual_script import by_xqrs, tokenise_record
+from benchmarks.usual_script import detectors, tokenise_record
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.config import TokenizeConfig
 from heartlm.databases.database import open_database
@@ -81,8 +80,9 @@ def main() -> None:
 
     def by_dask(records: list[str], leads: list[int], pool: ProcessPoolExecutor, find: Callable[..., object]) -> None:
         do = partial(tokenise_record, leads=leads, tokenizer=tokenizer, out=work / "usual", find=find)
-        dask.bag.from_sequence(records, partition_size=1).map(do).compute(pool=pool)
+        bag.from_sequence(records, partition_size=1).map(do).compute(pool=pool)
 
+    bag: Any = import_module("dask.bag")
     tables = list[Table]()
     with served(*folders.values()) as set_round_trip, ExitStack() as stack:
         set_round_trip(ROUND_TRIP_S)
@@ -98,11 +98,11 @@ def main() -> None:
             }
             leads = list(range(database.recording(some[0]).num_leads))
             ways: dict[str, Callable[[], object]] = {f"heartlm, {PROCESSES} processes": partial(by_heartlm, folder)}
-            for detector, find in (("XQRS", by_xqrs), ("sleepecg", detect_heartbeats)):
+            for detector in ("wfdb XQRS", "sleepecg"):
                 for processes, pool in pools.items():
-                    way = f"wfdb, s3fs, {detector}, {processes} processes of Dask"
+                    way = f"s3fs, {detector}, {processes} processes of Dask"
                     records = [f"s3://ward/{folder.name}/{record_id}" for record_id in some]
-                    ways[way] = partial(by_dask, records, leads, pool, find)
+                    ways[way] = partial(by_dask, records, leads, pool, detectors()[detector])
             times = interleaved(ways, given.rounds)
             title = f"{len(num_samples)} records of {name} (median of {given.rounds})"
             table = Table(title, ("way", "records/s", "M samples/s", "heartlm is faster by"))
