@@ -24,12 +24,15 @@ docs: $(VENV)/ready $(VENV)/kernels
 
 # In parallel, the tests of a file in one process: they share its fixtures. A process that dies ends the whole: with a
 # new one in its place pytest-xdist waits for ever.
-PARALLEL := -n auto --maxprocesses 4 --dist loadfile --max-worker-restart 0
+WORKERS := auto
+PARALLEL = -n $(WORKERS) --maxprocesses 4 --dist loadfile --max-worker-restart 0
 
 test: $(VENV)/tests $(VENV)/kernels
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
-# A real SLURM, whole trainings, ranks that are killed, the mutation campaign.
+# A real SLURM, whole trainings, ranks that are killed, the mutation campaign. They also wait, for queues and for
+# processes that end, so one process more than there are cores runs them.
+test-slow: WORKERS := $(shell expr $$(nproc) + 1)
 test-slow: $(VENV)/ready $(VENV)/kernels
 	$(BIN)/python -m pytest $(PARALLEL) --no-loadscope-reorder -m slow
 
