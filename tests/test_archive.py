@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 
 import heartlm
 from heartlm.analysis.embed_recordings import SCHEMAS as VECTORS
+from heartlm.analysis.embed_recordings import EmbeddingTask
 from heartlm.analysis.recordings import SCHEMAS
 from heartlm.cli.main import main
 from heartlm.databases.database import open_database
@@ -25,6 +27,7 @@ from heartlm.databases.discovery import RecordFiles
 from heartlm.databases.part_files import LARGEST_GROUP, _groups
 from heartlm.databases.verify import verify_database
 from heartlm.delineation.recordings import SCHEMAS as WAVES
+from heartlm.models.pretrained import find_run
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.write import simulate_database
 from heartlm.system.engine import EngineOptions
@@ -216,6 +219,13 @@ def test_the_document_has_every_column() -> None:
             assert f"`{table}`" in text
             plain = [name for name in columns if not name.endswith(("_events", "_s")) and not name.startswith("beats_")]
             assert [name for name in plain if f"`{name}`" not in text] == []
+
+
+def test_a_task_is_sent_without_the_models_that_it_has_loaded(tmp_path: Path) -> None:
+    task = EmbeddingTask((tmp_path,), tmp_path, find_run("foundation"), device="cpu")
+    assert task.made and "loaded" in vars(task)
+    sent = pickle.loads(pickle.dumps(task))
+    assert sent == task and "loaded" not in vars(sent) and len(pickle.dumps(task)) < 10_000
 
 
 def test_groups_grow_and_do_not_depend_on_the_number_of_recordings() -> None:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from glob import glob
 from pathlib import Path
@@ -65,6 +65,10 @@ class FolderTask(ABC):
     repaired: Repaired = field(default="warn", kw_only=True)
     verb: ClassVar[str]
     done: ClassVar[str]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields: models stay in their process, also when a Dask worker hands the task to another one."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @property
     def is_single(self) -> bool:
