@@ -73,9 +73,12 @@ def per_second(work: Any, items: Sequence[Any], engine: EngineOptions, processes
 @contextmanager
 def dask(processes: int) -> Iterator[EngineOptions]:
     """Dask workers that run for several turns."""
+    from dask import config
     from distributed import LocalCluster
 
-    cluster: Any = LocalCluster(n_workers=processes, threads_per_worker=1, dashboard_address=None)  # type: ignore[no-untyped-call]
+    # without the profiler of each worker, as the command starts them
+    with config.set({"distributed.worker.profile.enabled": False}):
+        cluster: Any = LocalCluster(n_workers=processes, threads_per_worker=1, dashboard_address=None)  # type: ignore[no-untyped-call]
     with cluster:
         yield EngineOptions(engine="dask", scheduler=cluster.scheduler_address)
 

@@ -101,6 +101,17 @@ def test_parts_are_shards_that_a_last_command_joins(whole: Corpus, unspoilt: Pat
     assert {name for name in first if first[name] != second[name]} <= {"corpus/manifest.json"}  # has the command
 
 
+@pytest.mark.parametrize("then", ["--shards=2", "--shards=1"])
+def test_shards_of_a_build_that_was_given_up_are_removed(
+    whole: Corpus, unspoilt: Path, tmp_path: Path, then: str
+) -> None:
+    words = ["tokenize", str(unspoilt), "--tokenizer", "rhythm", "--training-leads", "all", "--processes", "1"]
+    for option in ("--part=4/4", then):
+        assert main([*words, "--out", str(tmp_path / "corpus"), option]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+    check_same(open_corpus(tmp_path / "corpus"), whole)
+
+
 class KilledOnce(RhythmTokenizer):
     """Dies at the tokens of some recordings, each as often as it is told."""
 

@@ -98,6 +98,7 @@ def build_corpus(
             for part in parts:
                 journal.add(part)
         _refuse_empty([journal], folders)
+        shutil.rmtree(_shards_of(out), ignore_errors=True)  # of a build in shards that was given up
         manifest = finish_corpus(journal.folder, {"": journal}, tokenizer, command)
         if address is not None:
             upload(journal.folder, manifest, address)
@@ -239,8 +240,7 @@ def _build_shards(
                 outcome = _without_lost(work, item, plan, databases, config)
     for index, _ in todo:
         (work.folder / _name_of(index)).replace(joined / _name_of(index))
-    with suppress(OSError):  # shards of another number of shards
-        work.folder.rmdir()
+    shutil.rmtree(work.folder, ignore_errors=True)  # with those of a build of another number of shards
     return {f"shards/{_name_of(index)}": Journal(joined / _name_of(index)) for index, _ in items}
 
 

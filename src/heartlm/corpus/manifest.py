@@ -136,7 +136,9 @@ def _write_rows(path: Path, rows: Sequence[LeadRow]) -> None:
     from pyarrow import json as arrow_json
     from pyarrow import parquet
 
-    text = "\n".join(json.dumps(vars(row)) for row in rows)
     options = arrow_json.ParseOptions(explicit_schema=row_schema())
-    table = arrow_json.read_json(BytesIO(text.encode()), parse_options=options).combine_chunks()
-    parquet.write_table(table, path, row_group_size=ROWS_AT_ONCE)
+    with parquet.ParquetWriter(path, row_schema()) as writer:
+        for first in range(0, len(rows), ROWS_AT_ONCE):  # one row group at a time is in memory as text
+            text = "\n".join(json.dumps(vars(row)) for row in rows[first : first + ROWS_AT_ONCE])
+            table = arrow_json.read_json(BytesIO(text.encode()), parse_options=options)
+            writer.write_table(table.combine_chunks(), row_group_size=ROWS_AT_ONCE)

@@ -346,6 +346,8 @@ def _dask(work: Any, options: EngineOptions) -> Iterator[Opened]:
         name, _, text = (address or "").partition(":")
         starts = {point.name: point for point in entry_points(CLUSTERS)}
         if address is None:
+            # without the profiler of each worker, which looks at its threads a hundred times a second
+            stack.enter_context(import_module("dask").config.set({"distributed.worker.profile.enabled": False}))
             cluster = distributed.LocalCluster(n_workers=processes, threads_per_worker=1, dashboard_address=None)
             address = stack.enter_context(cluster).scheduler_address
         elif name in starts:
