@@ -159,12 +159,14 @@ def test_a_verification_by_processes_finds_the_same(ward: Path, tmp_path: Path) 
 @pytest.mark.slow
 def test_mpi_gives_the_same_bytes(ward: Path, tmp_path: Path, expected: dict[str, dict[str, bytes]]) -> None:
     pytest.importorskip("mpi4py")
-    mpiexec = shutil.which("mpiexec")
-    if mpiexec is None:
-        pytest.skip("no mpiexec")
+    from lab.steps import mpiexec
+
+    try:
+        ranks = [*mpiexec(3), sys.executable, "-m", "mpi4py.futures"]
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
     words = [word.format(source=ward, out=tmp_path / "out") for word in COMMANDS["delineate to tables"]]
     heartlm = Path(sys.executable).with_name("heartlm")
-    ranks = [mpiexec, "--allow-run-as-root", "--oversubscribe", "-n", "3", sys.executable, "-m", "mpi4py.futures"]
     subprocess.run([*ranks, heartlm, *words, "--engine", "mpi"], check=True, timeout=120)
     assert content(tmp_path / "out") == expected["delineate to tables"]
 
