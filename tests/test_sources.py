@@ -539,9 +539,9 @@ def test_a_part_file_that_cannot_be_written_is_absent_and_the_repeated_command_c
     assert main(words) == 2
     error = capsys.readouterr().err
     assert "part-000001.parquet: cannot be written" in error and ENVIRONMENT["AWS_SECRET_ACCESS_KEY"] not in error
-    begun = stored(bucket, "resumed")
-    assert {"summaries/part-000000.parquet", "beats/part-000001.parquet"} <= begun.keys()
-    assert "summaries/part-000001.parquet" not in begun and "totals.json" not in begun
+    first = stored(bucket, "resumed")
+    assert {"summaries/part-000000.parquet", "beats/part-000001.parquet"} <= first.keys()
+    assert "summaries/part-000001.parquet" not in first and "totals.json" not in first
     bucket.refuse = None
     bucket.requests.clear()
     assert main(words) == 0

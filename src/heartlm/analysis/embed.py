@@ -108,7 +108,7 @@ def embedded_leads(
 ) -> Iterator[EmbeddedLead]:
     """Yield the vectors of each lead that has tokens, with their metadata; arguments and errors as of `embed`."""
     check_level(model, level, layer)
-    joins_leads = _joins_leads(model)
+    joins_leads = model.config.joins_leads
     classes, rhythms = np.array([*BEAT_CLASSES, ""]), np.array([*RHYTHMS, ""])  # -1, unlabelled, is the last
     # The model reads some leads ahead, to compute their windows together; `tee` keeps those until their states come.
     ahead, leads = itertools.tee(_with_tokens(leads, left_out))
@@ -146,20 +146,21 @@ def embedded_leads(
         )
 
 
+def finest_level(tokenizer: Tokenizer) -> Level:
+    """Return the level of vectors that a model of this tokenizer gives by default."""
+    return "recording" if tokenizer.joins_leads else "beat"
+
+
 def check_level(model: InferenceNetwork, level: Level, layer: int) -> None:
     """Raise a HeartlmError if the model has no vectors of this level, or no such layer."""
-    if _joins_leads(model) and level == "beat":
+    if model.config.joins_leads and level == "beat":
         raise HeartlmError("level: beat found, window or recording expected: the model reads all leads together")
-    if not _joins_leads(model) and model.config.network != "transformer":
+    if not model.config.joins_leads and model.config.network != "transformer":
         raise HeartlmError(
             f"a network of the kind {model.config.network} has no vectors of beats: embed with another model"
         )
     if not -1 <= layer < model.config.depth:
         raise HeartlmError(f"layer: {layer} found, -1 to {model.config.depth - 1} expected")
-
-
-def _joins_leads(model: InferenceNetwork) -> bool:
-    return model.config.network in ("leads", "residual")
 
 
 def joined(parts: list[EmbeddedLead], level: Level, left_out: list[str]) -> Embeddings:

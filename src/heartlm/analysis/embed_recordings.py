@@ -17,7 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from heartlm.analysis.embed import EmbeddedLead, Level, check_level, embedded_leads, joined, leads_of_recordings
+from heartlm.analysis.embed import (
+    EmbeddedLead,
+    Level,
+    check_level,
+    embedded_leads,
+    finest_level,
+    joined,
+    leads_of_recordings,
+)
 from heartlm.analysis.embeddings import Embeddings, checked_name
 from heartlm.analysis.model import Model, loaded
 from heartlm.databases.database import Database
@@ -78,7 +86,7 @@ class EmbeddingTask(TablesTask):
         """
         limit_threads(1)  # one of several processes
         model = loaded(self.model, Path("af"), Path("waveform"), Path("statements"), self.device)
-        level: Level = self.level or ("recording" if model.tokenizer.joins_leads else "beat")
+        level = self.level or finest_level(model.tokenizer)
         check_level(model.network, level, self.layer)
         return model, level
 

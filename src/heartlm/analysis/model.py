@@ -160,9 +160,9 @@ class Model:
             HeartlmError: there is nothing to embed, `level`, `layer` or `split` does not fit, the corpus has another
                 tokenizer, or the model gives no vectors of beats.
         """
-        from heartlm.analysis.embed import embed, leads_of
+        from heartlm.analysis.embed import embed, finest_level, leads_of
 
-        level, left_out = level or ("recording" if self.tokenizer.joins_leads else "beat"), list[str]()
+        level, left_out = level or finest_level(self.tokenizer), list[str]()
         leads = leads_of(source, self.info, self.tokenizer, level, split, left_out, rate_hz)
         return embed(self.network, self.info.window, leads, level, layer, left_out)
 

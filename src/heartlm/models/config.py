@@ -39,6 +39,11 @@ class ModelConfig:
     network: Literal["transformer", "waveform", "leads", "residual"] = "transformer"
     members: int = 1
 
+    @property
+    def joins_leads(self) -> bool:
+        """Whether the network reads all leads of a recording together."""
+        return self.network in ("leads", "residual")
+
     def resolve(self) -> ModelConfig:
         """Return a copy with every size set.
 

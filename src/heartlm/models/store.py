@@ -127,7 +127,7 @@ def build_model(
         )
     if config.network == "waveform":
         return WaveformNetwork(config, geometry, num_classes)
-    if config.network in ("leads", "residual"):
+    if config.joins_leads:
         return LeadsNetwork(config, geometry, num_classes)
     return HeartModel(config, geometry, num_classes, pooled, seconds)
 
