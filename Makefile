@@ -106,7 +106,7 @@ INSTALL = $(COMPILER) $(BIN)/python -m pip install --quiet --disable-pip-version
 
 $(VENV)/user: pyproject.toml constraints.txt CMakeLists.txt
 	@echo "Installing heartlm and what it needs into $(VENV), once: a few minutes, and 1.7 GB on disk with PyTorch for CPUs"
-	@echo "(PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu), about 6 GB with that for CUDA, which pip takes by itself."
+	@echo "(PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu), over 6 GB with that for CUDA, which pip takes by itself."
 	$(PYTHON) -c 'import sys; sys.exit("heartlm needs Python 3.11 or newer; this is " + sys.version.split()[0] + ": set PYTHON=…" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	@echo "1 of 3: PyTorch"
