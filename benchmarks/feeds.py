@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from benchmarks.peers import Batches
 from heartlm.corpus.corpus import Corpus
-from heartlm.corpus.schema import LeadRow, RecordTable
+from heartlm.corpus.rows import RecordTable
+from heartlm.corpus.schema import LeadRow
 from heartlm.corpus.windows import WindowSampler, sampler
 from heartlm.kernels.gather import gather_windows
 from heartlm.system.memory import keep_memory

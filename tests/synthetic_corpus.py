@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from heartlm.corpus.corpus import Corpus
-from heartlm.corpus.schema import LeadRow, RecordTable
+from heartlm.corpus.rows import RecordTable
+from heartlm.corpus.schema import LeadRow
 from heartlm.corpus.windows import Windows, covering_windows, sampler
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel

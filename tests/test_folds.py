@@ -17,7 +17,7 @@ import pytest
 from heartlm.cli.main import main
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.folds import _counts, fold_by_patient, in_fold
-from heartlm.corpus.schema import RecordTable
+from heartlm.corpus.rows import RecordTable
 from heartlm.databases.splits import fold_of
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.results import Predictions
@@ -88,7 +88,7 @@ def test_excluded_recordings_stay_excluded_and_simulated_rhythms_follow_their_pa
 def test_labels_are_counted_as_a_corpus_counts_them(tiny_corpus: Path):
     corpus = open_corpus(tiny_corpus)
     (database,) = corpus.manifest["databases"]
-    assert _counts(corpus, corpus.records.rows) == {database["name"]: database["splits"]}
+    assert _counts(corpus, corpus.records) == {database["name"]: database["splits"]}
 
 
 def test_a_fold_without_a_patient_is_refused(tiny_corpus: Path):

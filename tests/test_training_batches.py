@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from heartlm.corpus.corpus import Corpus
-from heartlm.corpus.schema import RecordTable
+from heartlm.corpus.rows import RecordTable
 from heartlm.corpus.windows import Windows
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX
 from heartlm.kernels.draws import Stream, hide_spans

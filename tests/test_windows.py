@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.corpus.schema import LeadRow, RecordTable
+from heartlm.corpus.rows import RecordTable
+from heartlm.corpus.schema import LeadRow
 from heartlm.corpus.windows import Windows, WindowSampler, covering_windows, sampler
 from heartlm.errors import HeartlmError
 

@@ -15,15 +15,12 @@ from numpy.typing import NDArray
 
 from heartlm.corpus.bucket import fetched
 from heartlm.corpus.integrity import check_content
+from heartlm.corpus.rows import RecordTable, StoredRows
 from heartlm.corpus.schema import (
     FILES,
-    ROW_FIELDS,
     SCHEMA_VERSION,
-    LeadRow,
     Manifest,
-    RecordTable,
     ShardEntry,
-    row_schema,
 )
 from heartlm.corpus.shards import first_tokens, map_shards
 from heartlm.errors import HeartlmError
@@ -58,8 +55,7 @@ class Corpus:
     records: RecordTable
 
     def __repr__(self) -> str:
-        kind, records = self.manifest["tokenizer"]["kind"], self.records
-        num = len({*zip(records.database, records.record_id, strict=True)})
+        kind, num = self.manifest["tokenizer"]["kind"], self.manifest["num_records"]
         return f"<Corpus {self.folder}: {len(self.sample):,} {kind} tokens of {num:,} recordings>"
 
     @property
@@ -167,15 +163,11 @@ def _map(path: Path, shape: tuple[int, ...], kind: type[np.generic]) -> NDArray[
 
 def _read_records(path: Path, in_shards: Sequence[int]) -> RecordTable:
     import pyarrow
-    import pyarrow.parquet
 
-    try:  # ParquetFile, because read_table would import pandas
-        file = pyarrow.parquet.ParquetFile(path)
-        known = [name for name in ROW_FIELDS if name != "statements" or name in file.schema_arrow.names]
-        columns = file.read(columns=known).cast(row_schema(known))
-        if any(column.null_count for column in columns.columns):
-            raise TypeError("a value is missing")
-        table = RecordTable([LeadRow(**row) for row in columns.to_pylist()])
+    try:
+        rows = StoredRows(path)
+        rows.check()
+        table = RecordTable(rows)
     except (OSError, pyarrow.ArrowException, TypeError, ValueError) as error:
         raise HeartlmError(f"{path} cannot be read ({str(error).splitlines()[0]}): tokenize again") from error
     firsts, shard_ends = np.array(first_tokens(in_shards)[:-1]), np.cumsum(in_shards)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.corpus.corpus import Corpus
-from heartlm.corpus.schema import LeadRow, RecordTable
+from heartlm.corpus.rows import RecordTable
 from heartlm.databases.splits import Split, fold_of, real_patient
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS
 from heartlm.errors import HeartlmError
@@ -36,8 +36,9 @@ def fold_by_patient(corpus: Corpus, num_folds: int, seed: int) -> dict[str, int]
     Raises:
         HeartlmError: a fold has no patient.
     """
-    rows = [row for row in corpus.records.rows if row.split != "excluded" and row.num_tokens]
-    patients = sorted({real_patient(row.patient_id) for row in rows})
+    records = corpus.records
+    used = np.unique(records.patient_id[(records.split != "excluded") & (records.num_tokens > 0)])
+    patients = sorted({real_patient(patient) for patient in used.tolist()})
     folds = {patient: fold_of(patient, num_folds, seed) for patient in patients}
     if empty := sorted({*range(1, num_folds + 1)} - {*folds.values()}):
         raise HeartlmError(
@@ -60,37 +61,37 @@ def in_fold(corpus: Corpus, fold: Fold | None) -> Corpus:
     folds = fold_by_patient(corpus, fold["of"], fold["seed"])
     following = fold["number"] % fold["of"] + 1
 
-    def split_of(row: LeadRow) -> Split:
-        patient = real_patient(row.patient_id)
-        if row.split == "excluded" or patient not in folds:
+    def split_of(patient_id: str, split: str) -> Split:
+        patient = real_patient(patient_id)
+        if split == "excluded" or patient not in folds:
             return "excluded"
         if folds[patient] not in (fold["number"], following):
             return "train"
-        if patient != row.patient_id:
+        if patient != patient_id:
             return "excluded"
         return "test" if folds[patient] == fold["number"] else "validation"
 
-    rows = [replace(row, split=split_of(row)) for row in corpus.records.rows]
-    counts = _counts(corpus, rows)
+    records = corpus.records
+    splits = [*map(split_of, records.patient_id, records.split)]
+    records = records.with_splits(np.array(splits, records.split.dtype))
+    counts = _counts(corpus, records)
     databases = [{**each, "splits": counts[each["name"]]} for each in corpus.manifest["databases"]]
-    return replace(
-        corpus, records=RecordTable(rows), manifest={**corpus.manifest, "databases": databases, "fold": dict(fold)}
-    )
+    return replace(corpus, records=records, manifest={**corpus.manifest, "databases": databases, "fold": dict(fold)})
 
 
-def _counts(corpus: Corpus, rows: list[LeadRow]) -> dict[str, dict[str, Any]]:
+def _counts(corpus: Corpus, records: RecordTable) -> dict[str, dict[str, Any]]:
     """Return the entries of the splits of each database, as in the manifest: labels are those of the first lead."""
     by_split = defaultdict[tuple[str, str], list[int]](list)
-    for index, row in enumerate(rows):
-        by_split[row.database, row.split].append(index)
+    for index, key in enumerate(zip(records.database, records.split, strict=True)):
+        by_split[key].append(index)
     counts = defaultdict[str, dict[str, Any]](dict)
     for (database, split), own in sorted(by_split.items()):
-        first_lead = {rows[index].record_id: index for index in reversed(own)}
+        first_lead = {records.record_id[index]: index for index in reversed(own)}
         counts[database][split] = {
             "records": len(first_lead),
-            "patients": len({rows[index].patient_id for index in own}),
+            "patients": len({*records.patient_id[own]}),
             "leads": len(own),
-            "tokens": sum(rows[index].num_tokens for index in own),
+            "tokens": int(records.num_tokens[own].sum()),
             "beats_per_class": _named(corpus, corpus.beat_class, first_lead.values(), BEAT_CLASSES),
             "rhythms": _named(corpus, corpus.rhythm, first_lead.values(), RHYTHMS),
         }

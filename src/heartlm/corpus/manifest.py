@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import json
+from array import array
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from io import BytesIO
+from collections.abc import Container, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from heartlm import __version__
 from heartlm.corpus.journal import Journal
-from heartlm.corpus.schema import FILES, SCHEMA_VERSION, LeadRow, row_schema
+from heartlm.corpus.rows import RowWriter
+from heartlm.corpus.schema import FILES, SCHEMA_VERSION, LeadRow
 from heartlm.corpus.shards import first_tokens
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import sha256_of, write_json
 from heartlm.tokenizers.base import Tokenizer
-
-ROWS_AT_ONCE = 1 << 16
-"""Number of rows in a row group of `records.parquet`."""
-
-SplitCounts = dict[tuple[str, str], Counter[str]]
-"""Counts by database and split."""
 
 
 def finish_corpus(
@@ -40,41 +39,34 @@ def finish_corpus(
     Raises:
         HeartlmError: the same samples occur under two patients in different splits.
     """
-    rows, in_shards, first_with = list[LeadRow](), list[int](), dict[str, LeadRow]()
-    dropped, damaged = list[dict[str, Any]](), list[dict[str, str]]()
-    num_records, checksums = 0, dict[str, str]()
-    beats: SplitCounts = defaultdict(Counter)
-    rhythms: SplitCounts = defaultdict(Counter)
-    for shard, journal in shards.items():
-        in_shards.append(0)
-        first_of_shard = first_tokens(in_shards)[-2]
-        digests = dict.fromkeys(FILES, hashlib.sha256().hexdigest())
-        for entry in journal.entries():
-            digests = entry["sha256"]
-            num_records += entry["num_records"]
-            dropped += entry["dropped"]
-            damaged += entry["damaged"]
-            for counts, noted in ((beats, entry["beats"]), (rhythms, entry["rhythms"])):
-                for split, counted in noted.items():
-                    counts[entry["database"], split] += Counter(counted)
-            for digest, fields in zip(entry["digests"], entry["rows"], strict=True):
-                row = LeadRow(first_token=first_of_shard + in_shards[-1], **fields)
-                # the first row with these tokens; a row without a digest is compared with none
-                other = first_with.setdefault(digest, row) if digest else row
-                if other.patient_id != row.patient_id and other.split != row.split:
-                    raise HeartlmError(
-                        f"{row.source}: gives the tokens of {other.source}, yet they count as two patients, one in "
-                        f"{other.split} and one in {row.split}; remove one, or give both one patient in database.json"
-                    )
-                rows.append(row)
-                in_shards[-1] += row.num_tokens
-        checksums |= {str(Path(shard, name)): digest for name, digest in digests.items()}
-    _write_rows(folder / "records.parquet", rows)
-    rows_by_database = defaultdict[str, list[LeadRow]](list)
-    for row in rows:
-        rows_by_database[row.database].append(row)
-    databases = [_database(name, rows_by_database[name], beats, rhythms) for name in sorted(rows_by_database)]
-    num_used = sum(database["num_records"] for database in databases)
+    in_shards, num_records = list[int](), 0
+    dropped, damaged, checksums = list[dict[str, Any]](), list[dict[str, str]](), dict[str, str]()
+    databases, compared = defaultdict[str, _Database](_Database), _Compared()
+    with closing(RowWriter(folder / "records.parquet")) as writer:
+        for shard, journal in shards.items():
+            in_shards.append(0)
+            first_of_shard = first_tokens(in_shards)[-2]
+            sums = dict.fromkeys(FILES, hashlib.sha256().hexdigest())
+            for entry in journal.entries():
+                sums = entry["sha256"]
+                num_records += entry["num_records"]
+                dropped += entry["dropped"]
+                damaged += entry["damaged"]
+                database = databases[entry["database"]]
+                for split, counted in entry["beats"].items():
+                    database.splits[split].beats.update(counted)
+                for split, counted in entry["rhythms"].items():
+                    database.splits[split].rhythms.update(counted)
+                for digest, fields in zip(entry["digests"], entry["rows"], strict=True):
+                    row = LeadRow(first_token=first_of_shard + in_shards[-1], **fields)
+                    compared.add(digest, row)
+                    database.add(row)
+                    writer.add(row)
+                    in_shards[-1] += row.num_tokens
+            checksums |= {str(Path(shard, name)): digest for name, digest in sums.items()}
+    compared.refuse_patient_in_two_splits(shards.values())
+    used = [each.described(name, compared) for name, each in sorted(databases.items()) if each.last is not None]
+    num_used = sum(database["num_records"] for database in used)
     described = tokenizer.describe()
     manifest = {
         "schema_version": SCHEMA_VERSION,
@@ -91,10 +83,10 @@ def finish_corpus(
         "num_tokens": sum(in_shards),
         "num_records": num_used,
         "num_left_out": num_records - num_used,
-        "num_patients": len({row.patient_id for row in rows}),
-        "num_leads": len(rows),
-        "num_beats": sum(database["num_beats"] for database in databases),
-        "databases": databases,
+        "num_patients": compared.num_patients(),
+        "num_leads": sum(split["leads"] for database in used for split in database["splits"].values()),
+        "num_beats": sum(database["num_beats"] for database in used),
+        "databases": used,
         "dropped": dropped,
         "damaged": damaged,
         "checksums": checksums | {"records.parquet": sha256_of(folder / "records.parquet")},
@@ -106,39 +98,107 @@ def finish_corpus(
     return manifest
 
 
-def _database(name: str, rows: Sequence[LeadRow], beats: SplitCounts, rhythms: SplitCounts) -> dict[str, Any]:
-    """Return the entry of a database in the manifest."""
-    seconds = {row.record_id: row.num_samples / row.rate_hz for row in rows}
-    splits = {}
-    for split in sorted({row.split for row in rows}):
-        own = [row for row in rows if row.split == split]
-        splits[split] = {
-            "records": len({row.record_id for row in own}),
-            "patients": len({row.patient_id for row in own}),
-            "leads": len(own),
-            "tokens": sum(row.num_tokens for row in own),
-            "beats_per_class": dict(beats[name, split]),
-            "rhythms": dict(rhythms[name, split]),
+@dataclass
+class _Split:
+    """Numbers of a split of a database."""
+
+    num_records: int = 0
+    num_leads: int = 0
+    num_tokens: int = 0
+    beats: Counter[str] = field(default_factory=Counter)
+    rhythms: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class _Database:
+    """Numbers of a database."""
+
+    splits: dict[str, _Split] = field(default_factory=lambda: defaultdict(_Split))
+    seconds: float = 0.0
+    rates: set[float] = field(default_factory=set)
+    last: str | None = None
+
+    def add(self, row: LeadRow) -> None:
+        split = self.splits[row.split]
+        if row.record_id != self.last:  # the rows of a recording follow one another
+            self.last = row.record_id
+            split.num_records += 1
+            self.seconds += row.num_samples / row.rate_hz
+            self.rates.add(row.rate_hz)
+        split.num_leads += 1
+        split.num_tokens += row.num_tokens
+
+    def described(self, name: str, compared: _Compared) -> dict[str, Any]:
+        """Return the entry of the manifest."""
+        splits = {split: each for split, each in sorted(self.splits.items()) if each.num_leads}
+        return {
+            "name": name,
+            "num_records": sum(each.num_records for each in splits.values()),
+            "num_patients": compared.num_patients({(name, split) for split in splits}),
+            "num_beats": sum(each.beats.total() for each in splits.values()),
+            "hours": round(self.seconds / 3600, 3),
+            "rate_hz": sorted(self.rates),
+            "splits": {
+                split: {
+                    "records": each.num_records,
+                    "patients": compared.num_patients({(name, split)}),
+                    "leads": each.num_leads,
+                    "tokens": each.num_tokens,
+                    "beats_per_class": dict(each.beats),
+                    "rhythms": dict(each.rhythms),
+                }
+                for split, each in splits.items()
+            },
         }
-    return {
-        "name": name,
-        "num_records": len(seconds),
-        "num_patients": len({row.patient_id for row in rows}),
-        "num_beats": sum(beats[name, split].total() for split in splits),
-        "hours": round(sum(seconds.values()) / 3600, 3),
-        "rate_hz": sorted({row.rate_hz for row in rows}),
-        "splits": splits,
-    }
 
 
-def _write_rows(path: Path, rows: Sequence[LeadRow]) -> None:
-    # By way of JSON, because pyarrow imports pandas to convert lists of Python objects.
-    from pyarrow import json as arrow_json
-    from pyarrow import parquet
+class _Compared:
+    """What rows are compared by, 18 bytes each: the digest of the tokens and the patient in 64 bits, and the split."""
 
-    options = arrow_json.ParseOptions(explicit_schema=row_schema())
-    with parquet.ParquetWriter(path, row_schema()) as writer:
-        for first in range(0, len(rows), ROWS_AT_ONCE):  # one row group at a time is in memory as text
-            text = "\n".join(json.dumps(vars(row)) for row in rows[first : first + ROWS_AT_ONCE])
-            table = arrow_json.read_json(BytesIO(text.encode()), parse_options=options)
-            writer.write_table(table.combine_chunks(), row_group_size=ROWS_AT_ONCE)
+    def __init__(self) -> None:
+        self._digest, self._patient, self._split = array("Q"), array("Q"), array("H")
+        self._splits = dict[tuple[str, str], int]()
+
+    def add(self, digest: str, row: LeadRow) -> None:
+        """Add a row; one without a digest is compared with none."""
+        patient = hashlib.blake2b(row.patient_id.encode(), digest_size=8).digest()
+        self._digest.append(int(digest[:16] or "0", 16))
+        self._patient.append(int.from_bytes(patient))
+        self._split.append(self._splits.setdefault((row.database, row.split), len(self._splits)))
+
+    def num_patients(self, splits: Container[tuple[str, str]] | None = None) -> int:
+        """Return the number of patients in splits of databases, by default in all."""
+        chosen = [index for split, index in self._splits.items() if splits is None or split in splits]
+        patients = np.frombuffer(self._patient, np.uint64)[np.isin(np.frombuffer(self._split, np.uint16), chosen)]
+        return len(np.unique(patients))
+
+    def refuse_patient_in_two_splits(self, journals: Iterable[Journal]) -> None:
+        """Refuse rows with the same tokens, of two patients in two splits.
+
+        Raises:
+            HeartlmError: there are some; the first is named.
+        """
+        digest, patient = np.frombuffer(self._digest, np.uint64), np.frombuffer(self._patient, np.uint64)
+        order = np.argsort(digest, kind="stable")
+        ordered = digest[order]
+        again = np.flatnonzero((ordered[1:] == ordered[:-1]) & (ordered[1:] > 0)) + 1
+        later, first = order[again], order[np.searchsorted(ordered, ordered[again])]
+        names = list(self._splits)
+        pairs = [
+            (a, b)
+            for a, b in sorted(zip(later.tolist(), first.tolist(), strict=True))
+            if patient[a] != patient[b] and names[self._split[a]][1] != names[self._split[b]][1]
+        ]
+        if not pairs:
+            return
+        wanted = {*chain.from_iterable(pairs)}
+        entries = chain.from_iterable(journal.entries() for journal in journals)
+        each = chain.from_iterable(zip(entry["digests"], entry["rows"], strict=True) for entry in entries)
+        rows = {index: row for index, row in enumerate(each) if index in wanted}
+        for later_index, first_index in pairs:
+            (own_digest, row), (other_digest, other) = rows[later_index], rows[first_index]
+            if own_digest == other_digest:  # not only in 64 bits
+                raise HeartlmError(
+                    f"{row['source']}: gives the tokens of {other['source']}, yet they count as two patients, one in "
+                    f"{other['split']} and one in {row['split']}; remove one, or give both one patient in database.json"
+                )

@@ -19,7 +19,6 @@ from dataclasses import dataclass, fields
 from typing import Any, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
 SCHEMA_VERSION = 1
 
@@ -108,26 +107,6 @@ class LeadRow:
     num_tokens: int
     source: str
     statements: str = "{}"
-
-
-class RecordTable:
-    """All rows of a corpus, column by column, each an array `[num_rows]`."""
-
-    def __init__(self, rows: list[LeadRow]) -> None:
-        self.rows = rows
-        self.database: NDArray[np.str_] = np.array([row.database for row in rows], np.str_)
-        self.record_id: NDArray[np.str_] = np.array([row.record_id for row in rows], np.str_)
-        self.patient_id: NDArray[np.str_] = np.array([row.patient_id for row in rows], np.str_)
-        self.split: NDArray[np.str_] = np.array([row.split for row in rows], np.str_)
-        self.first_token = np.array([row.first_token for row in rows], np.int64)
-        self.num_tokens = np.array([row.num_tokens for row in rows], np.int64)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def select(self, split: str) -> NDArray[np.int64]:
-        """Return the indices of the rows of `split` that have tokens."""
-        return np.flatnonzero((self.split == split) & (self.num_tokens > 0))
 
 
 ROW_FIELDS: tuple[str, ...] = tuple(entry.name for entry in fields(LeadRow))

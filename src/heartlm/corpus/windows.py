@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.corpus.schema import RecordTable
+from heartlm.corpus.rows import RecordTable
 from heartlm.errors import HeartlmError
 from heartlm.kernels.draws import Stream, Use, draws, mix, permute
 from heartlm.kernels.library import kernel

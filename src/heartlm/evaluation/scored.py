@@ -46,16 +46,16 @@ def leads_of_corpus(corpus: Corpus, config: EvaluationConfig) -> ScoredLeads:
     Raises:
         HeartlmError: a name does not exist in the split.
     """
-    chosen: dict[tuple[str, str], int] = {}
-    rows = corpus.records.rows
-    for index, row in enumerate(rows):
-        key = (row.database, row.record_id)
-        if key not in chosen or _preference(row.lead) < _preference(rows[chosen[key]].lead):
-            chosen[key] = index
-    splits = {key: rows[index].split for key, index in chosen.items()}
+    chosen = dict[tuple[str, str], tuple[int, int]]()
+    for index, row in enumerate(corpus.records.rows):
+        key, own = (row.database, row.record_id), (_preference(row.lead), index)
+        chosen[key] = min(chosen.get(key, own), own)
+    places = {key: index for key, (_, index) in chosen.items()}
+    splits = {key: str(corpus.records.split[index]) for key, index in places.items()}
     to_score = _keys_to_score(corpus.folder, splits, config)
-    leads = [lead_of_row(corpus, chosen[key]) for key in chosen if key in to_score and rows[chosen[key]].num_tokens > 0]
-    empty = [key for key in sorted(to_score) if rows[chosen[key]].num_tokens == 0]
+    has_tokens = corpus.records.num_tokens > 0
+    leads = [lead_of_row(corpus, place) for key, place in places.items() if key in to_score and has_tokens[place]]
+    empty = [key for key in sorted(to_score) if not has_tokens[places[key]]]
     left_out, names = [{"record": "/".join(key), "reason": "no tokens"} for key in empty], {lead.name for lead in leads}
     damaged = [entry for entry in corpus.manifest.get("damaged", []) if entry["record"] in names]
     return ScoredLeads(leads, left_out, damaged)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +27,10 @@ def stated_labels(stated: Iterable[Mapping[str, bool]], names: Sequence[str]) ->
     return np.array(rows, np.int64).reshape(len(rows), len(names))
 
 
-def stated_of(corpus: Corpus) -> list[dict[str, bool]]:
-    """Return what is stated about the recording of each row of a corpus."""
-    return [json.loads(row.statements) for row in corpus.records.rows]
+def stated_of(corpus: Corpus) -> list[Mapping[str, bool]]:
+    """Return what is stated about the recording of each row of a corpus; rows of which the same is stated share it."""
+    read: Callable[[str], Mapping[str, bool]] = cache(json.loads)
+    return [read(row.statements) for row in corpus.records.rows]
 
 
 def learnable(corpus: Corpus, rows: NDArray[np.int64], fewest: int = FEWEST_PATIENTS) -> tuple[str, ...]:

@@ -243,8 +243,9 @@ def taught(
     keep_weights(start, config.out, config.keep)
     scoring = EvaluationConfig(baselines=False)
     scores, patients = list[Mapping[str, Any]](), dict[str, set[str]]()
-    for row in open_corpus(corpus).records.rows:
-        patients.setdefault(row.split, set()).add(row.patient_id)
+    records = open_corpus(corpus).records
+    for split, patient_id in zip(records.split, records.patient_id, strict=True):
+        patients.setdefault(split, set()).add(patient_id)
     for run in (start, config.out) if "test" in patients else ():
         model = load_finetuned(run)
         leads = leads_to_score(run, corpus, scoring, model, task).leads

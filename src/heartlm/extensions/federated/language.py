@@ -104,7 +104,8 @@ class LanguageLearning:
         if len(self._scored) == 0:
             raise HeartlmError(f"{self._corpus.folder}: no patient of the {split} split to score")
         unused = {"excluded", "validation", *(["test"] if pretrains else [])} - {split}
-        self.left_out = [f"{row.database}/{row.record_id}: {row.split}" for row in records.rows if row.split in unused]
+        named = zip(records.database, records.record_id, records.split, strict=True)
+        self.left_out = [f"{database}/{record_id}: {split}" for database, record_id, split in named if split in unused]
         device, precision = device_and_precision(study.device, study.precision, local_rank())
         model, loss, layout = self._task.model, self._task.loss, BatchLayout(study.batch_size)
         self._learner = Learner(model, loss, self._config, device=device, precision=precision, layout=layout)
