@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import resource
 import shutil
 import signal
@@ -21,10 +22,12 @@ from heartlm.corpus import plan as planning
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.corpus import open_corpus
-from heartlm.corpus.encode import encode_part
+from heartlm.corpus.encode import Part, encode_part
 from heartlm.corpus.journal import partial_folder
-from heartlm.corpus.plan import make_plan
+from heartlm.corpus.plan import PartRecords, listed, make_plan
+from heartlm.databases import discovery, spool
 from heartlm.databases.database import open_database
+from heartlm.databases.spool import RecordSpool
 from heartlm.errors import HeartlmError
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.write import simulate_database
@@ -366,8 +369,13 @@ def test_few_parts_are_ahead_of_the_writer(unspoilt: Path, tmp_path: Path, monke
     monkeypatch.setattr(planning, "NUM_PARTS", NUM_RECORDS)
     tokenizer = Counted()
     tokenizer.path = tmp_path / "count"
-    plan, choice = make_plan([open_database(unspoilt)]), TokenizeConfig()
-    parts = run_each(lambda part: encode_part(*part, tokenizer, choice, {}), plan, EngineOptions(), 2, start="fork")
+    opened, choice = open_database(unspoilt), TokenizeConfig()
+    plan = make_plan([opened.record_ids])
+
+    def encode(part: PartRecords) -> Part:
+        return encode_part(opened, part.record_ids, tokenizer, choice, {})
+
+    parts = run_each(encode, plan, EngineOptions(), 2, start="fork")
     for number in range(5):
         next(parts)
         while tokenizer.path.stat().st_size < number + AHEAD * 2 + 1:
@@ -385,10 +393,72 @@ def test_the_folder_of_a_corpus_under_way_is_hidden_and_beside_it(tmp_path: Path
 def test_parts_hold_a_recording_of_a_small_database_and_some_of_a_large_one(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = open_database(database)
+    names = open_database(database).record_ids
     for num_parts, most, records in ((256, 16, 1), (10, 16, 2), (4, 16, 6), (1, 16, 16), (1, 64, NUM_RECORDS)):
         monkeypatch.setattr(planning, "NUM_PARTS", num_parts)
         monkeypatch.setattr(planning, "PART_RECORDS", most)
-        plan = make_plan([opened, opened])
-        assert max(len(some) for _, some in plan) == records
-        assert [name for _, some in plan for name in some] == 2 * list(opened.record_ids)
+        plan = make_plan([names, names])
+        parts = list(plan)
+        assert max(len(part.record_ids) for part in parts) == records and len(plan) == len(parts)
+        assert [(part.database, name) for part in parts for name in part.record_ids] == [
+            (number, name) for number in (0, 1) for name in names
+        ]
+        assert list(plan.parts(1)) == parts[1:] and list(plan.parts(2, 5)) == parts[2:5]
+        for num_shards in (1, 3, 7):
+            shards = plan.shards(num_shards)
+            assert len(shards) == num_shards and [part for shard in shards for part in shard] == parts
+            sizes = [shard.num_records for shard in shards]
+            assert sum(sizes) == 2 * NUM_RECORDS and max(sizes) - min(sizes) <= 2 * records
+
+
+def test_a_list_on_disk_gives_the_same_parts(unspoilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "CHUNK", 5)
+    database, names = listed(unspoilt, "warn")
+    monkeypatch.setattr(discovery, "HELD", 3)
+    without, on_disk = listed(unspoilt, "warn")
+    assert not without.record_ids and isinstance(on_disk, RecordSpool) and len(on_disk) == len(names) == NUM_RECORDS
+    whole, streamed = make_plan([names, names]), make_plan([on_disk, on_disk])
+    for plan in (streamed, pickle.loads(pickle.dumps(streamed))):
+        for first, stop in ((0, len(plan)), (3, 4), (5, 19), (25, 26)):
+            pairs = list(zip(whole.parts(first, stop), plan.parts(first, stop), strict=True))
+            assert len(pairs) == stop - first
+            for known, part in pairs:
+                assert (part.database, list(part.record_ids)) == (known.database, list(known.record_ids))
+                opened = part.opened([without, without])
+                assert [opened.files(name) for name in part.record_ids] == [
+                    database.files(name) for name in known.record_ids
+                ]
+    _, shard, _ = streamed.shards(3)
+    assert list(pickle.loads(pickle.dumps(shard))) == list(shard)
+    assert len(pickle.dumps(shard)) < len(pickle.dumps(streamed)), "a shard takes its own recordings along"
+    assert on_disk.digest == listed(unspoilt, "warn")[1].digest  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_corpus_of_a_list_on_disk_is_the_same(
+    unspoilt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int
+) -> None:
+    folders, config = [unspoilt], TokenizeConfig(processes=2, shards=shards)
+    build_corpus(folders, BeatTokenizer(num_codes=8), tmp_path / "whole", config)
+    monkeypatch.setattr(discovery, "HELD", 3)
+    monkeypatch.setattr(spool, "CHUNK", 7)
+    build_corpus(folders, BeatTokenizer(num_codes=8), tmp_path / "listed", config)
+    assert content(tmp_path / "whole") == content(tmp_path / "listed")
+
+
+def test_a_build_of_a_list_on_disk_continues(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(building, "WORTH_KEEPING_S", 0.0)
+    monkeypatch.setattr(discovery, "HELD", 3)
+    out = tmp_path / "corpus"
+    with pytest.raises(KeyboardInterrupt):
+        build_corpus([database], Interrupted(4), out, TokenizeConfig(processes=1))
+    build_corpus([database], RhythmTokenizer(), out, TokenizeConfig(processes=1))
+    assert "continues after" in capfd.readouterr().err
+    assert content(out) == straight(database, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        build_corpus([database], Interrupted(4), tmp_path / "other", TokenizeConfig(processes=1))
+    (database / "s0001.atr").touch()
+    build_corpus([database], RhythmTokenizer(), tmp_path / "other", TokenizeConfig(processes=1))
+    assert "recordings changed since: starts again" in capfd.readouterr().err

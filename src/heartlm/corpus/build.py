@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import tee
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.encode import Part, SelectedLeads, encode_part, find_source, joined_parts, readable_leads
 from heartlm.corpus.journal import Journal, clear, partial_folder
 from heartlm.corpus.manifest import finish_corpus
-from heartlm.corpus.plan import Parts, Statements, make_plan, settings_of, shards_of
+from heartlm.corpus.plan import PartRecords, Plan, Statements, listed, make_plan, settings_of
 from heartlm.corpus.schema import FILES
-from heartlm.databases.database import Database, open_database
+from heartlm.databases.database import Database
+from heartlm.databases.spool import RecordSpool
 from heartlm.databases.statements import statements_of
 from heartlm.errors import HeartlmError
 from heartlm.sources.address import output_path
@@ -69,16 +71,17 @@ def build_corpus(
     if isinstance(out, RemotePath):
         address, out = out, copy_of(out)
         check_place(address)
-    databases, statements = _sources(folders, tokenizer, out, config)
+    databases, records, statements = _sources(folders, tokenizer, out, config)
     # The journal first: it locks the folder against another build. The plan before the fit: its fingerprint of the
     # files decides whether an earlier build, with its tokenizer, is continued.
     with _under_way(out) as journal:
-        plan = make_plan(databases)
+        plan = make_plan(records)
         fit = fit and tokenizer.needs_fitting
-        settings = settings_of(config, tokenizer, fit, plan, statements)
-        tokenizer = _begin(journal, settings, plan, tokenizer, config, fit)
+        settings = settings_of(config, tokenizer, fit, databases, plan, statements)
+        tokenizer = _begin(journal, settings, databases, plan, tokenizer, config, fit)
+        encode = _Encode(tokenizer, config, statements, databases)
         if config.num_shards > 1:
-            shards = _build_shards(out, journal, settings, plan, tokenizer, config, statements)
+            shards = _build_shards(out, journal, settings, plan, encode)
             _refuse_empty(shards.values(), folders)
             manifest = finish_corpus(journal.folder, shards, tokenizer, command)
             if address is not None:  # as long as a build can be resumed
@@ -88,9 +91,7 @@ def build_corpus(
             for shard in shards.values():
                 shard.path.unlink()
             return manifest
-        todo = plan[journal.num_parts :]
-        processes = config.processes_for(len(todo))
-        encoded = _encoded(todo, tokenizer, config, statements, processes)
+        encoded = _encoded(plan.parts(journal.num_parts), encode)
         parts = track(
             encoded, len(plan), "tokenize", lambda part: part.num_samples / 1e6, "M samples", journal.num_parts
         )
@@ -118,24 +119,24 @@ def build_part(folders: Sequence[Path], out: Path, config: TokenizeConfig, given
     """
     out = copy_of(address) if isinstance(address := output_path(out), RemotePath) else out
     tokenizer = config.new_tokenizer() if given is None else load_tokenizer(given)
-    databases, statements = _sources(folders, tokenizer, out, config)
-    plan, fit = make_plan(databases), given is None and tokenizer.needs_fitting
-    settings = settings_of(config, tokenizer, fit, plan, statements)
+    databases, records, statements = _sources(folders, tokenizer, out, config)
+    plan, fit = make_plan(records), given is None and tokenizer.needs_fitting
+    settings = settings_of(config, tokenizer, fit, databases, plan, statements)
     if fit:
-        fit_on_training(tokenizer, databases, config)
+        fit_on_training(tokenizer, databases, plan, config)
     work = _ShardWork(_shards_of(out), _Encode(tokenizer, config, statements, databases), settings)
     index, num_shards = config.part_of
-    item = index, _numbered(shards_of(plan, num_shards)[index], databases)
-    work(item)
+    work((index, plan.shards(num_shards)[index]))
     entries = list(Journal(work.folder / _name_of(index)).entries())
     return sum(entry["num_records"] for entry in entries), sum(entry["num_unreadable"] for entry in entries)
 
 
 def _sources(
     folders: Sequence[Path], tokenizer: Tokenizer, out: Path, config: TokenizeConfig
-) -> tuple[list[Database], dict[str, dict[str, bool]]]:
-    """Return the databases, and what is stated about their recordings; refuse an `out` that holds something else."""
-    databases = [open_database(folder, repaired="refuse" if config.strict else "warn") for folder in folders]
+) -> tuple[list[Database], list[Sequence[str] | RecordSpool], dict[str, dict[str, bool]]]:
+    """Return databases, their recordings, and what is stated about these; refuse an `out` that holds something else."""
+    opened = [listed(folder, "refuse" if config.strict else "warn") for folder in folders]
+    databases, records = [database for database, _ in opened], [names for _, names in opened]
     for name, count in Counter(database.name for database in databases).items():
         if count > 1:
             raise HeartlmError(f"two folders hold a database called {name!r}: rename one, or name it in database.json")
@@ -143,11 +144,12 @@ def _sources(
     is_corpus = (out / "manifest.json").is_file() and ((out / "codes.bin").is_file() or (out / "shards").is_dir())
     if out.exists() and not is_corpus and not (out.is_dir() and not any(out.iterdir())):
         raise HeartlmError(f"{out} exists and is no corpus: choose another name, or remove it first")
-    return databases, {
-        f"{database.name}/{name}": dict(stated)
-        for database in (databases if config.labels is not None or tokenizer.joins_leads else ())
-        for name, stated in statements_of(database, config.labels).items()
-    }
+    statements = dict[str, dict[str, bool]]()
+    for database, names in opened if config.labels is not None or tokenizer.joins_leads else ():
+        whole = database.with_files(dict(names)) if isinstance(names, RecordSpool) else database
+        stated = statements_of(whole, config.labels)
+        statements |= {f"{database.name}/{name}": dict(each) for name, each in stated.items()}
+    return databases, records, statements
 
 
 def _refuse_empty(journals: Iterable[Journal], folders: Sequence[Path]) -> None:
@@ -163,8 +165,8 @@ def _refuse_empty(journals: Iterable[Journal], folders: Sequence[Path]) -> None:
 
 # --- shards -----------------------------------------------------------------------------------------------------------
 
-Shard = tuple[int, list[tuple[int, Sequence[str]]]]
-"""Index of a shard, and its parts: index of a database, and names of recordings."""
+Shard = tuple[int, Plan]
+"""Index of a shard, and its parts."""
 
 
 def _shards_of(out: Path) -> Path:
@@ -174,10 +176,6 @@ def _shards_of(out: Path) -> Path:
 
 def _name_of(index: int) -> str:
     return f"{index:04d}"
-
-
-def _numbered(plan: Parts, databases: Sequence[Database]) -> list[tuple[int, Sequence[str]]]:
-    return [(databases.index(database), record_ids) for database, record_ids in plan]
 
 
 @dataclass(frozen=True)
@@ -206,7 +204,7 @@ class _ShardWork:
                 journal.begin(settings)
             if at_start is not None:
                 at_start(journal)
-            for part in parts[journal.num_parts :]:
+            for part in parts.parts(journal.num_parts):
                 encoded = self.encode(part)
                 num_samples += encoded.num_samples
                 journal.add(encoded)
@@ -216,18 +214,11 @@ class _ShardWork:
 
 
 def _build_shards(
-    out: Path,
-    journal: Journal,
-    settings: dict[str, Any],
-    plan: Parts,
-    tokenizer: Tokenizer,
-    config: TokenizeConfig,
-    statements: Statements,
+    out: Path, journal: Journal, settings: dict[str, Any], plan: Plan, encode: _Encode
 ) -> dict[str, Journal]:
     """Build the shards that are not complete, each by one worker; return the journal of each by its final folder."""
-    databases = list(dict.fromkeys(database for database, _ in plan))
-    work = _ShardWork(_shards_of(out), _Encode(tokenizer, config, statements, databases), settings)
-    items = [(index, _numbered(shard, databases)) for index, shard in enumerate(shards_of(plan, config.num_shards))]
+    config, work = encode.config, _ShardWork(_shards_of(out), encode, settings)
+    items = list(enumerate(plan.shards(config.num_shards)))
     joined = journal.folder / "shards"
     joined.mkdir(exist_ok=True)
     # a build that was killed when it joined the shards has moved some
@@ -237,29 +228,24 @@ def _build_shards(
         built = track(outcomes, len(todo), "tokenize", lambda done: 0.0 if isinstance(done, Lost) else done / 1e6)
         for item, outcome in zip(todo, built, strict=True):
             while isinstance(outcome, Lost):
-                outcome = _without_lost(work, item, plan, databases, config)
+                outcome = _without_lost(work, item)
     for index, _ in todo:
         (work.folder / _name_of(index)).replace(joined / _name_of(index))
     shutil.rmtree(work.folder, ignore_errors=True)  # with those of a build of another number of shards
     return {f"shards/{_name_of(index)}": Journal(joined / _name_of(index)) for index, _ in items}
 
 
-def _without_lost(
-    work: _ShardWork, shard: Shard, plan: Parts, databases: Sequence[Database], config: TokenizeConfig
-) -> int | Lost:
+def _without_lost(work: _ShardWork, shard: Shard) -> int | Lost:
     """Continue a shard whose worker ended twice: encode the next part record by record, then the others as usual."""
-    encode = work.encode
 
     def next_part(journal: Journal) -> None:
-        if journal.num_parts < len(shard[1]):
-            number, record_ids = shard[1][journal.num_parts]
-            part = (databases[number], record_ids)
-            journal.add(next(_encoded([part], encode.tokenizer, config, encode.statements, 2)))
+        if len(rest := shard[1].parts(journal.num_parts, journal.num_parts + 1)):
+            journal.add(next(_encoded(rest, work.encode, 2)))
             raise _AddedError
 
     with suppress(_AddedError):
         work(shard, next_part)
-    return next(run_each(work, [shard], config, 2, start="fork"))
+    return next(run_each(work, [shard], work.encode.config, 2, start="fork"))
 
 
 class _AddedError(Exception):
@@ -295,30 +281,26 @@ class _Encode:
     statements: Statements
     databases: Sequence[Database]
 
-    def __call__(self, part: tuple[int, Sequence[str]]) -> Part:
-        database = self.databases[part[0]]
-        return encode_part(database, part[1], self.tokenizer, self.config, self.statements)
+    def __call__(self, part: PartRecords) -> Part:
+        return encode_part(part.opened(self.databases), part.record_ids, self.tokenizer, self.config, self.statements)
 
 
-def _encoded(
-    plan: Parts, tokenizer: Tokenizer, config: TokenizeConfig, statements: Statements, processes: int
-) -> Generator[Part]:
-    """Encode the parts of a plan by the engine of `config`, and yield them in their order.
+def _encoded(plan: Plan, encode: _Encode, fewest: int = 1) -> Generator[Part]:
+    """Encode the parts of a plan by the engine, with at least `fewest` processes, and yield them in their order.
 
     If a worker ends twice with a part, its recordings are encoded one by one: the others of the part are not lost.
 
     Raises:
         HeartlmError: a recording is unreadable or its worker ended, and unreadable recordings are not skipped.
     """
-    databases = list(dict.fromkeys(database for database, _ in plan))
-    work = _Encode(tokenizer, config, statements, databases)
-    items = _numbered(plan, databases)
-    with closing(run_each(work, items, config, processes, start="fork")) as encoded:
-        for (number, record_ids), part in zip(items, encoded, strict=True):
+    config = encode.config
+    processes = max(config.processes_for(len(plan)), fewest)
+    items, sent = tee(plan)
+    with closing(run_each(encode, sent, config, processes, start="fork")) as encoded:
+        for item, part in zip(items, encoded, strict=True):
             if isinstance(part, Lost):
-                singles = [(number, [record_id]) for record_id in record_ids]
-                with closing(run_each(work, singles, config, max(processes, 2), start="fork")) as alone:
-                    names = [f"{databases[number].name}/{record_id}" for record_id in record_ids]
+                with closing(run_each(encode, item.singles(), config, max(processes, 2), start="fork")) as alone:
+                    names = [f"{encode.databases[item.database].name}/{record_id}" for record_id in item.record_ids]
                     yield joined_parts([_kept(*pair, config) for pair in zip(names, alone, strict=True)])
             else:
                 yield part
@@ -365,7 +347,13 @@ def _under_way(out: Path) -> Iterator[Journal]:
 
 
 def _begin(
-    journal: Journal, settings: dict[str, Any], plan: Parts, tokenizer: Tokenizer, config: TokenizeConfig, fit: bool
+    journal: Journal,
+    settings: dict[str, Any],
+    databases: Sequence[Database],
+    plan: Plan,
+    tokenizer: Tokenizer,
+    config: TokenizeConfig,
+    fit: bool,
 ) -> Tokenizer:
     """Resume an earlier build, or start by fitting the tokenizer; return the tokenizer to encode with."""
     earlier_settings = journal.settings
@@ -375,21 +363,20 @@ def _begin(
         # what an earlier build with --skip-unreadable left out must stop one without it
         if config.skip_unreadable or not any(entry["num_unreadable"] for entry in journal.entries()):
             done = sum(entry["num_records"] for entry in journal.entries())
-            num_records = sum(len(record_ids) for _, record_ids in plan)
-            say(f"tokenize: continues after {done:,} of {num_records:,} recordings, done before")
+            say(f"tokenize: continues after {done:,} of {plan.num_records:,} recordings, done before")
             return load_tokenizer(journal.folder / "tokenizer") if fit else tokenizer
     if earlier_settings is not None:
         changed = [name for name in settings if earlier_settings.get(name) != settings[name]] or ["skip_unreadable"]
         say(f"tokenize: an earlier build was not finished, but {', '.join(changed)} changed since: starts again")
     clear(journal.folder, "*")
     if fit:
-        fit_on_training(tokenizer, dict.fromkeys(database for database, _ in plan), config)
+        fit_on_training(tokenizer, databases, plan, config)
     tokenizer.save(journal.folder / "tokenizer")
     journal.begin(settings)
     return tokenizer
 
 
-def fit_on_training(tokenizer: Tokenizer, databases: Iterable[Database], config: TokenizeConfig) -> None:
+def fit_on_training(tokenizer: Tokenizer, databases: Sequence[Database], plan: Plan, config: TokenizeConfig) -> None:
     """Fit `tokenizer` on leads of the training split, and record the databases in `fitted_on`.
 
     Raises:
@@ -397,16 +384,15 @@ def fit_on_training(tokenizer: Tokenizer, databases: Iterable[Database], config:
     """
     random = np.random.Generator(np.random.Philox(config.seed))
     chosen: list[SelectedLeads] = []
-    for database in sorted(databases, key=lambda database: database.name):
-        training = [record_id for record_id in database.record_ids if database.split_of(record_id) == "train"]
+    for span in sorted(plan.spans, key=lambda span: databases[span.database].name):
         usable: dict[int, SelectedLeads] = {}
-        for index in random.permutation(len(training)).tolist():
+        for place, database, record_id in _training(databases[span.database], span.records, random):
             if len(usable) == FIT_RECORDINGS:
                 break
-            source = find_source(database, training[index], tokenizer, config.training_leads, config.skip_unreadable)
+            source = find_source(database, record_id, tokenizer, config.training_leads, config.skip_unreadable)
             if isinstance(source, SelectedLeads):
-                usable[index] = source
-        chosen += [usable[index] for index in sorted(usable)]
+                usable[place] = source
+        chosen += [usable[place] for place in sorted(usable)]
     if not chosen:
         raise HeartlmError("no recording is in the training split, so there is nothing to fit the tokenizer on")
     unused, num_leads = Part(""), 0
@@ -424,6 +410,25 @@ def fit_on_training(tokenizer: Tokenizer, databases: Iterable[Database], config:
     tokenizer.fit(leads(), config.seed)
     counts = Counter(source.recording.database for source in chosen)
     tokenizer.fitted_on = {"split": "train", "recordings": dict(counts), "seed": config.seed}
+
+
+def _training(
+    database: Database, records: Sequence[str] | RecordSpool, random: np.random.Generator
+) -> Iterator[tuple[int, Database, str]]:
+    """Yield the recordings of the training split in a random order: place, database with the recording, and name.
+
+    Of a large source the split is looked up when a recording is drawn: it may be in the header.
+    """
+    if isinstance(records, RecordSpool):
+        for place in map(int, random.permutation(len(records))):
+            [(record_id, files)] = records[place : place + 1]
+            one = database.with_files({record_id: files})
+            if one.split_of(record_id) == "train":
+                yield place, one, record_id
+        return
+    training = [record_id for record_id in records if database.split_of(record_id) == "train"]
+    for place in random.permutation(len(training)).tolist():
+        yield place, database, training[place]
 
 
 def commonest(reasons: Iterable[Any]) -> str:

@@ -28,7 +28,7 @@ from heartlm.databases.discovery import NoRecordingsError, RecordFiles, find_rec
 from heartlm.databases.index import IndexedFiles, indexed_files, is_index, stream_index, the_where
 from heartlm.databases.known import KNOWN_DATABASES, UNKNOWN, database_name, same_recording_in_mitdb
 from heartlm.databases.splits import Split, de_chazal_split, hash_split
-from heartlm.databases.tables import stated_patients, whole_record_rhythm
+from heartlm.databases.tables import PTB_XL, stated_patients, whole_record_rhythm
 from heartlm.ecg.recording import Annotations, Recording, Repaired, RhythmSpan
 from heartlm.errors import HeartlmError
 from heartlm.formats.annotation_file import (
@@ -207,11 +207,21 @@ class Database:
         return other
 
     def versions(self) -> Iterator[str]:
-        """Yield a line for each file at an address, of the folder or of an index, that changes with it."""
+        """Yield a line for each file at an address that changes with it.
+
+        Of a database opened without its records: for the files that state more about them.
+        """
+        if not isinstance(self.folder, RemotePath):
+            return
         if isinstance(self._files, IndexedFiles):
             yield from self._files.versions()
-        elif isinstance(self.folder, RemotePath):
+        elif any(files.entries is None for files in self._files.values()):
             yield from (f"{path}\0{path.version()}\n" for path in sorted(self.folder.files_below()))
+        else:
+            entries = chain.from_iterable((files.entries or {}).items() for files in self._files.values())
+            yield from (f"{path}\0{entry.size} {entry.version}\n" for path, entry in entries)
+            stating = (self.folder / name for name in ("database.json", PTB_XL))
+            yield from (f"{path}\0{version_of(path)}\n" for path in stating if is_there(path))
 
     def recording(self, record_id: str) -> Recording:
         """Open a recording; its samples are read lazily.
