@@ -378,6 +378,13 @@ def test_a_large_bucket_is_a_stream_as_its_folder(
     assert main(["delineate", str(address), "--out", str(tmp_path / "remote"), *words]) == 0
     tables = [pq.read_table(tmp_path / each / "beats").to_pylist() for each in ("local", "remote")]
     assert tables[0] == tables[1] and len(tables[0]) > 10
+    words = ["--tokenizer", "rhythm", "--processes", "1"]
+    assert main(["tokenize", str(wards), "--out", str(tmp_path / "here"), *words]) == 0
+    store.forget(address)
+    bucket.requests.clear()
+    assert main(["tokenize", str(address), "--out", str(tmp_path / "there"), *words]) == 0
+    codes = [(tmp_path / each / "codes.bin").read_bytes() for each in ("here", "there")]
+    assert codes[0] == codes[1] and len(codes[0]) > 10
 
 
 def test_a_pattern_chooses_files_of_a_bucket(
