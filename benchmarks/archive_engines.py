@@ -9,32 +9,42 @@ of processes and of Dask, whose workers are processes of this machine too, follo
 not timed. The overhead is the time of an item whose work is nothing. With `--links`, as many links to the recordings
 are delineated once, by the leads given if any, and the client's memory and the time of each tenth are in the table.
 With `--names`, the client goes through as many names without files, of an index, and of a bucket and a folder whose
-listings are made up, in the groups that workers would get.
+listings are made up, in the groups that workers would get for tables and for a corpus; then it finishes and opens a
+corpus of as many leads without tokens.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import pickle
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any
 
+from heartlm.corpus.corpus import _read_records
+from heartlm.corpus.journal import Journal
+from heartlm.corpus.manifest import finish_corpus
+from heartlm.corpus.plan import PART_RECORDS, _fingerprint, listed, make_plan
+from heartlm.corpus.rows import RecordTable
+from heartlm.corpus.schema import FILES
 from heartlm.databases import database, discovery
 from heartlm.databases.each_recording import recordings_of, stream_recordings
 from heartlm.databases.index import METADATA, ROWS, VERSION, schema
 from heartlm.databases.part_files import SUMMARIES, _groups, _rows_of, write_tables
+from heartlm.databases.tables import PTB_XL
 from heartlm.delineation.recordings import DelineationTask
 from heartlm.formats.stated import Stated
 from heartlm.sources import store
 from heartlm.sources.address import source_path
 from heartlm.system.engine import EngineOptions, PartOptions
 from heartlm.system.processes import run_each
+from heartlm.tokenizers.rhythm import RhythmTokenizer
 from lab.measure import Spread, Table, kilobytes
 from lab.output import write_results
 from lab.places import options
@@ -153,11 +163,69 @@ def study_names(work: Path, number: int) -> Table:
         f"{number:,} names", ("source", "first group after, s", "all after, s", "memory before, MB", "most, MB")
     )
     write_names(work / "names.parquet", number)
-    for kind in ("index", "bucket", "folder"):
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            table.add(kind, *pool.apply(go_through, (kind, work, number)))
+    for through in (groups_of_tables, parts_of_corpus):
+        for kind in ("index", "bucket", "folder"):
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                table.add(f"{kind}, {through.__name__}", *pool.apply(go_through, (kind, work, number, through)))
     table.close()
     return table
+
+
+def study_rows(work: Path, number: int) -> Table:
+    """Memory and time to finish a corpus of as many leads, and to open its rows."""
+    table = Table(f"A corpus of {number:,} leads", ("step", "s", "memory before, MB", "most, MB", "held, MB"))
+    folder = work / "corpus"
+    folder.mkdir(parents=True, exist_ok=True)
+    for step in (write_journal, finish, open_rows):
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            row = pool.apply(measured, (step, folder, number))
+        if step is not write_journal:
+            table.add(step.__name__, *row)
+    table.close()
+    return table
+
+
+def measured(step: Callable[[Path, int], object], folder: Path, number: int) -> tuple[float, float, float, float]:
+    """Seconds of a step, and memory of this process before, at most, and after."""
+    import pyarrow.json
+    import pyarrow.parquet  # noqa: F401
+
+    before, begin_s = kilobytes("VmHWM") / 1024, time.perf_counter()
+    kept = step(folder, number)
+    seconds, held = time.perf_counter() - begin_s, kilobytes("VmRSS") / 1024
+    del kept
+    return seconds, before, kilobytes("VmHWM") / 1024, held
+
+
+def write_journal(folder: Path, number: int) -> None:
+    """The journal of a corpus whose recordings have a lead of twelve beats each; three recordings for each patient."""
+    whole = {"sha256": dict.fromkeys(FILES, hashlib.sha256().hexdigest()), "database": "archive", "num_unreadable": 0}
+    same = {"database": "archive", "lead": "II", "lead_index": 1, "rate_hz": 500.0, "num_samples": 5000}
+    with (folder / "journal.jsonl").open("w") as stream:
+        stream.write("{}\n")
+        for first in range(0, number, PART_RECORDS):
+            places = range(first, min(first + PART_RECORDS, number))
+            rows = [
+                same
+                | {"record_id": name(place), "patient_id": f"archive/{place // 3}", "num_tokens": 12}
+                | {"split": ("train", "train", "validation", "test")[place // 3 % 4], "statements": "{}"}
+                | {"source": f"/archive/{name(place)}.hea"}
+                for place in places
+            ]
+            digests = [hashlib.blake2b(name(place).encode(), digest_size=16).hexdigest() for place in places]
+            entry = whole | {"bytes": {}, "num_records": len(rows), "rows": rows, "digests": digests}
+            entry |= {"dropped": [], "damaged": [], "beats": {"train": {"N": 12 * len(rows)}}, "rhythms": {}}
+            stream.write(json.dumps(entry) + "\n")
+
+
+def finish(folder: Path, number: int) -> None:
+    """Rows and manifest from the journal."""
+    assert finish_corpus(folder, {"": Journal(folder)}, RhythmTokenizer(), None)["num_leads"] == number
+
+
+def open_rows(folder: Path, number: int) -> RecordTable:
+    """The rows as a training opens them."""
+    return _read_records(folder / "records.parquet", [12 * number])
 
 
 def name(place: int) -> str:
@@ -181,7 +249,24 @@ def write_names(path: Path, number: int) -> None:
         writer.add_key_value_metadata({METADATA.decode(): json.dumps(about)})
 
 
-def go_through(kind: str, work: Path, number: int) -> tuple[float, float, float, float]:
+def groups_of_tables(path: Path) -> Iterator[tuple[int, object]]:
+    """Number of recordings of each group, and the group."""
+    _, records, _ = stream_recordings([path], "warn")
+    yield from ((len(group.records), group) for group in _groups(records))
+
+
+def parts_of_corpus(path: Path) -> Iterator[tuple[int, object]]:
+    """Number of recordings of each part, and the part, after what decides whether a build continues."""
+    opened, records = listed(path, "warn")
+    plan = make_plan([records])
+    _fingerprint([opened], plan)
+    yield from ((len(part.record_ids), part) for part in plan)
+
+
+Groups = Callable[[Path], Iterator[tuple[int, object]]]
+
+
+def go_through(kind: str, work: Path, number: int, through: Groups) -> tuple[float, float, float, float]:
     """Seconds to the first group and to the last, and memory of this process before and at most."""
     import pyarrow.parquet  # noqa: F401, a part of the memory before
 
@@ -199,16 +284,16 @@ def go_through(kind: str, work: Path, number: int) -> tuple[float, float, float,
                 yield f"{folder}/{name(place)}.{ending}", store.Entry(1000, '"0123456789abcdef0123456789abcdef"')
 
     bucket = source_path("s3://names/all")
-    store.remember({str(bucket): store._FOLDER, f"{bucket}/RECORDS": None, f"{bucket}/database.json": None}, [])
+    absent = {f"{bucket}/{name}": None for name in ("RECORDS", "database.json", PTB_XL)}
+    store.remember({str(bucket): store._FOLDER, **absent}, [])
     setattr(database, "forget", id)  # noqa: B010, what is known above is kept
     setattr(discovery, "_walk", folders)  # noqa: B010
     setattr(store, "each_file", keys)  # noqa: B010
     path = {"index": work / "names.parquet", "folder": work, "bucket": bucket}[kind]
     before, begin_s, first_s, num_records = kilobytes("VmHWM") / 1024, time.perf_counter(), 0.0, 0
-    _, records, _ = stream_recordings([path], "warn")
-    for group in _groups(records):
+    for size, group in through(path):
         pickle.dumps(group)
-        num_records += len(group.records)
+        num_records += size
         first_s = first_s or time.perf_counter() - begin_s
     assert num_records == number
     return first_s, time.perf_counter() - begin_s, before, kilobytes("VmHWM") / 1024
@@ -227,7 +312,9 @@ def main() -> None:
     if settings.leads:
         Stated(None, (), tuple(settings.leads.split(","))).export()
     if settings.names:
-        write_results("archive-names", "Names of recordings", [study_names(settings.work, int(settings.names))])
+        number = int(settings.names)
+        tables = [study_names(settings.work, number), study_rows(settings.work, number)]
+        write_results("archive-names", "Names of recordings", tables)
         return
     if settings.links:
         tables = [study_links(settings.source, settings.work, int(settings.links))]
