@@ -127,8 +127,10 @@ def build_part(folders: Sequence[Path], out: Path, config: TokenizeConfig, given
     work = _ShardWork(_shards_of(out), _Encode(tokenizer, config, statements, databases), settings)
     index, num_shards = config.part_of
     work((index, plan.shards(num_shards)[index]))
-    entries = list(Journal(work.folder / _name_of(index)).entries())
-    return sum(entry["num_records"] for entry in entries), sum(entry["num_unreadable"] for entry in entries)
+    entries = Journal(work.folder / _name_of(index)).entries()
+    counts = np.array([(entry["num_records"], entry["num_unreadable"]) for entry in entries]).reshape(-1, 2)
+    num_records, num_unreadable = counts.sum(0).tolist()
+    return num_records, num_unreadable
 
 
 def _sources(
