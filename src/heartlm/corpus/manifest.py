@@ -16,7 +16,7 @@ import numpy as np
 
 from heartlm import __version__
 from heartlm.corpus.journal import Journal
-from heartlm.corpus.rows import RowWriter
+from heartlm.corpus.rows import ROWS_AT_ONCE, RowWriter
 from heartlm.corpus.schema import FILES, SCHEMA_VERSION, LeadRow
 from heartlm.corpus.shards import first_tokens
 from heartlm.errors import HeartlmError
@@ -168,8 +168,10 @@ class _Compared:
 
     def num_patients(self, splits: Container[tuple[str, str]] | None = None) -> int:
         """Return the number of patients in splits of databases, by default in all."""
-        chosen = [index for split, index in self._splits.items() if splits is None or split in splits]
-        patients = np.frombuffer(self._patient, np.uint64)[np.isin(np.frombuffer(self._split, np.uint16), chosen)]
+        patients = np.frombuffer(self._patient, np.uint64)
+        if splits is not None:
+            chosen = [index for split, index in self._splits.items() if split in splits]
+            patients = patients[np.isin(np.frombuffer(self._split, np.uint16), chosen)]
         return len(np.unique(patients))
 
     def refuse_patient_in_two_splits(self, journals: Iterable[Journal]) -> None:
@@ -179,16 +181,15 @@ class _Compared:
             HeartlmError: there are some; the first is named.
         """
         digest, patient = np.frombuffer(self._digest, np.uint64), np.frombuffer(self._patient, np.uint64)
-        order = np.argsort(digest, kind="stable")
-        ordered = digest[order]
-        again = np.flatnonzero((ordered[1:] == ordered[:-1]) & (ordered[1:] > 0)) + 1
-        later, first = order[again], order[np.searchsorted(ordered, ordered[again])]
-        names = list(self._splits)
-        pairs = [
-            (a, b)
-            for a, b in sorted(zip(later.tolist(), first.tolist(), strict=True))
-            if patient[a] != patient[b] and names[self._split[a]][1] != names[self._split[b]][1]
-        ]
+        ordered = np.sort(digest)
+        repeated = np.unique(ordered[1:][(ordered[1:] == ordered[:-1]) & (ordered[1:] > 0)])
+        del ordered
+        pairs, names, first_with = list[tuple[int, int]](), list(self._splits), dict[int, int]()
+        for begin in range(0, len(digest), ROWS_AT_ONCE):
+            for place in (begin + np.flatnonzero(np.isin(digest[begin : begin + ROWS_AT_ONCE], repeated))).tolist():
+                first = first_with.setdefault(int(digest[place]), place)
+                if patient[place] != patient[first] and names[self._split[place]][1] != names[self._split[first]][1]:
+                    pairs.append((place, first))
         if not pairs:
             return
         wanted = {*chain.from_iterable(pairs)}

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import Any, overload
@@ -31,18 +32,19 @@ class RowWriter:
     def __init__(self, path: Path) -> None:
         from pyarrow import parquet
 
-        self._waiting = list[LeadRow]()
+        self._text, self._num_rows = BytesIO(), 0
         self._writer = parquet.ParquetWriter(path, row_schema())
 
     def add(self, row: LeadRow) -> None:
         """Add the next row."""
-        self._waiting.append(row)
-        if len(self._waiting) == ROWS_AT_ONCE:
+        self._text.write(json.dumps(vars(row)).encode() + b"\n")
+        self._num_rows += 1
+        if self._num_rows == ROWS_AT_ONCE:
             self._write()
 
     def close(self) -> None:
         """Write the last rows."""
-        if self._waiting:
+        if self._num_rows:
             self._write()
         self._writer.close()
 
@@ -50,11 +52,11 @@ class RowWriter:
         # By way of JSON, because pyarrow imports pandas to convert lists of Python objects.
         from pyarrow import json as arrow_json
 
-        text = "\n".join(json.dumps(vars(row)) for row in self._waiting)
+        self._text.seek(0)
         options = arrow_json.ParseOptions(explicit_schema=row_schema())
-        table = arrow_json.read_json(BytesIO(text.encode()), parse_options=options)
+        table = arrow_json.read_json(self._text, parse_options=options)
         self._writer.write_table(table.combine_chunks(), row_group_size=ROWS_AT_ONCE)
-        self._waiting.clear()
+        self._text, self._num_rows = BytesIO(), 0
 
 
 class StoredRows(Sequence[LeadRow]):
@@ -133,16 +135,31 @@ class RecordTable:
 
     Attributes:
         rows: the rows; those of a corpus on disk are read from its file when they are asked for.
-        database, record_id, patient_id, split: texts, see `LeadRow`.
+        split: text, see `LeadRow`.
         first_token, num_tokens: int64.
     """
 
     def __init__(self, rows: Sequence[LeadRow]) -> None:
         self.rows = rows
-        self.database, self.record_id, self.patient_id, self.split = (
-            _column(rows, name, TEXT) for name in ("database", "record_id", "patient_id", "split")
-        )
+        self.split = _column(rows, "split", TEXT)
         self.first_token, self.num_tokens = (_column(rows, name, np.int64) for name in ("first_token", "num_tokens"))
+
+    # Read when they are first asked for: most trainings need none of them.
+
+    @cached_property
+    def database(self) -> NDArray[Any]:
+        """Names of the databases, texts."""
+        return _column(self.rows, "database", TEXT)
+
+    @cached_property
+    def record_id(self) -> NDArray[Any]:
+        """Names of the recordings, texts."""
+        return _column(self.rows, "record_id", TEXT)
+
+    @cached_property
+    def patient_id(self) -> NDArray[Any]:
+        """Patients, texts."""
+        return _column(self.rows, "patient_id", TEXT)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -397,8 +397,18 @@ def _pages_by_walk(folder: PurePath) -> Iterator[list[tuple[str, Entry]]]:
 
 
 def _children(folder: str) -> list[tuple[str, Entry]]:
-    kind = folder.partition(":")[0]
-    answers = _attempted(folder, lambda system: system.ls(f"{folder}/", detail=True))
+    kind, bucket = folder.partition(":")[0], "/".join(folder.split("/")[:3])
+
+    def ask(system: Any) -> Any:
+        try:
+            return system.ls(f"{folder}/", detail=True)
+        except FileNotFoundError:
+            if kind not in WRITABLE or folder == bucket:
+                raise
+            system.ls(bucket)  # raises if that is missing too
+            return []  # as S3 answers for a folder without files
+
+    answers = _attempted(folder, ask)
     children = list[tuple[str, Entry]]()
     for answer in answers:
         name = str(answer["name"]).partition("?")[0]
