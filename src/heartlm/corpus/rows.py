@@ -70,8 +70,7 @@ class StoredRows(Sequence[LeadRow]):
         """
         from pyarrow import parquet
 
-        # ParquetFile, because read_table would import pandas; mapped, because forked processes share a file's position
-        self._file = parquet.ParquetFile(path, memory_map=True)
+        self._file = parquet.ParquetFile(path)  # read_table would import pandas
         self._path, names = path, self._file.schema_arrow.names
         self._known = [name for name in ROW_FIELDS if name != "statements" or name in names]
         groups = range(self._file.num_row_groups)
@@ -120,7 +119,7 @@ class StoredRows(Sequence[LeadRow]):
             column = self._read(group, [name]).column(name)
             if column.null_count:
                 raise TypeError("a value is missing")
-            values[end - len(column) : end] = column.to_pylist()
+            values[end - len(column) : end] = column.to_pylist() if kind is TEXT else column.to_numpy()
         return values
 
     def check(self) -> None:
