@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -17,9 +18,11 @@ import pytest
 import heartlm
 from heartlm.cli.main import main
 from heartlm.databases.convert import Conversion, _Key, _Work
+from heartlm.databases.verify import _Check, _record_findings, verify_database
 from heartlm.errors import HeartlmError
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.write import simulate_database
+from heartlm.storage.atomic import sha256_of
 from tests.conftest import Refused
 
 FORK = multiprocessing.get_context("fork")
@@ -232,3 +235,73 @@ def test_of_keys_that_are_made_at_the_same_time_one_is_used(ward: Path, tmp_path
     own.with_name(f"{own.stem}-copy").write_bytes(found[0][0])  # of a process that was killed while it made the key
     _Key(task).delete()
     assert not list(own.parent.iterdir())
+
+
+@pytest.fixture
+def spoilt(ward: Path, tmp_path: Path) -> Path:
+    """A database whose sums differ for two files, with a signal that is cut and one that two patients have."""
+    folder = Path(shutil.copytree(ward, tmp_path / "spoilt"))
+    os.truncate(folder / "s0002.dat", 100)
+    shutil.copy(folder / "s0001.dat", folder / "s0004.dat")
+    return folder
+
+
+def test_parts_at_the_same_time_and_a_killed_one_find_the_same_faults(
+    spoilt: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["data", "verify", str(spoilt), "--processes", "1"]
+    assert main(words) == 1
+    expected = capsys.readouterr().out
+    assert expected.count("differs from its SHA-256") == 2 and expected.count("holds the samples of") == 1
+    assert main([*words, "--out", str(tmp_path / "one")]) == 1
+    assert capsys.readouterr().out == expected
+    parts = [[*words, "--out", str(tmp_path / "checks"), "--part", f"{part}/3"] for part in (1, 2, 3)]
+    killed_at(4, _Check, "__call__", lambda: main(parts[0]))
+    (journal,) = (tmp_path / "checks").glob(".checks-part-*.jsonl")
+    assert len(journal.read_text().splitlines()) == 4
+    running = [in_process(lambda part=part: main(part)) for part in parts]
+    for process in running:
+        process.join(60)
+    assert {process.exitcode for process in running} <= {0, 1}
+    checks = len(list((tmp_path / "checks").glob(".checks-part-*.jsonl")))
+    assert checks == 3 and not (tmp_path / "checks" / "checks.jsonl").exists()
+    assert main([*words, "--out", str(tmp_path / "checks")]) == 1
+    assert capsys.readouterr().out == expected
+    assert content(tmp_path / "checks") == content(tmp_path / "one")
+    assert list(content(tmp_path / "one")) == ["checks.jsonl"]
+
+
+def test_what_has_not_changed_is_not_read_again(spoilt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, read = tmp_path / "checks", list[str]()
+
+    def found(database: Any, record_id: str, samples: Any) -> Any:
+        read.append(record_id)
+        return _record_findings(database, record_id, samples)
+
+    monkeypatch.setattr("heartlm.databases.verify._record_findings", found)
+    monkeypatch.setattr("heartlm.databases.verify.sha256_of", lambda path: read.append(path.name) or sha256_of(path))
+    first = verify_database(spoilt, out=out)
+    assert len(read) > 20 and first == verify_database(spoilt)
+    read.clear()
+    assert verify_database(spoilt, out=out) == first and read == []
+    os.utime(spoilt / "s0003.dat", (1, 1))
+    assert verify_database(spoilt, out=out) == first and read == ["s0003.dat", "s0003"]
+    line = next(line for line in (out / "checks.jsonl").read_text().splitlines() if '"of": "s0001"' in line)
+    text = (out / "checks.jsonl").read_text()
+    (out / "checks.jsonl").write_text(text.replace(line, json.dumps(json.loads(line) | {"findings": "none"})))
+    read.clear()
+    assert verify_database(spoilt, out=out) == first and read == ["s0001"]
+    (out / "checks.jsonl").write_text(text.replace(f'"heartlm": "{heartlm.__version__}"', '"heartlm": "0.1"'))
+    read.clear()
+    assert verify_database(spoilt, out=out) == first and len(read) > 20
+
+
+def test_what_a_verification_refuses(spoilt: Path, ward: Path, tmp_path: Path, refused: Refused) -> None:
+    words = ("data", "verify", spoilt)
+    assert "part: 1/2 found without --out" in refused(*words, "--part", "1/2")
+    assert "lies in the database" in refused(*words, "--out", spoilt / "checks")
+    verify_database(ward, out=tmp_path / "checks")
+    assert f"holds no checks of {spoilt}; choose another folder" in refused(*words, "--out", tmp_path / "checks")
+    (tmp_path / "checks" / "checks.jsonl").write_text("mine")
+    assert "holds no checks of" in refused("data", "verify", ward, "--out", tmp_path / "checks")
+    assert (tmp_path / "checks" / "checks.jsonl").read_text() == "mine"
