@@ -127,6 +127,22 @@ def test_a_command_without_parts_joins_what_there_is(ward: Path, tmp_path: Path)
     assert content(out) == content(tmp_path / "one")
 
 
+def test_parts_are_added_to_what_other_sources_left_and_replace_what_has_changed(ward: Path, tmp_path: Path) -> None:
+    other, one, parts = Path(shutil.copytree(ward, tmp_path / "other")), tmp_path / "one", tmp_path / "parts"
+    for source, out in ((ward, one), (ward, parts), (other, one)):
+        assert convert(source, out) == 1
+    for part in ("2/2", "1/2"):
+        assert convert(other, parts, "--part", part) in (0, 1)
+    assert convert(other, parts) == 1
+    assert content(parts) == content(one) and "s0001_2.hea" in content(one)
+    shutil.copy(ward / "s0001.dat", other / "s0003.dat")
+    (other / "s0002.dat").unlink()
+    for part in ("1/2", "2/2"):
+        assert convert(other, parts, "--damaged", "warn", "--part", part) in (0, 1)
+    assert convert(other, parts, "--damaged", "warn") == convert(other, one, "--damaged", "warn") == 1
+    assert content(parts) == content(one)
+
+
 def test_parts_without_recordings_or_without_one_that_can_be_read(
     ward: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -288,9 +304,11 @@ def test_what_has_not_changed_is_not_read_again(spoilt: Path, tmp_path: Path, mo
     assert verify_database(spoilt, out=out) == first and read == ["s0003.dat", "s0003"]
     line = next(line for line in (out / "checks.jsonl").read_text().splitlines() if '"of": "s0001"' in line)
     text = (out / "checks.jsonl").read_text()
-    (out / "checks.jsonl").write_text(text.replace(line, json.dumps(json.loads(line) | {"findings": "none"})))
-    read.clear()
-    assert verify_database(spoilt, out=out) == first and read == ["s0001"]
+    damaged = json.loads(line)["samples"] | {"digest": "none"}
+    for field in ({"findings": "none"}, {"samples": damaged}):
+        (out / "checks.jsonl").write_text(text.replace(line, json.dumps(json.loads(line) | field)))
+        read.clear()
+        assert verify_database(spoilt, out=out) == first and read == ["s0001"]
     (out / "checks.jsonl").write_text(text.replace(f'"heartlm": "{heartlm.__version__}"', '"heartlm": "0.1"'))
     read.clear()
     assert verify_database(spoilt, out=out) == first and len(read) > 20

@@ -231,6 +231,7 @@ class _Check:
         if known is not None:
             with suppress(HeartlmError, ValueError):
                 checked = typed(_Checked, parse_json(known))
+                bytes.fromhex(checked.samples.digest if checked.samples else "")
                 if checked.source == source:
                     return checked, False
         samples = list[_Samples]()
