@@ -48,8 +48,8 @@ class VerifyOptions(PartOptions):
 
     Attributes:
         folder: folder of a database.
-        out: folder in which to keep what is found in each recording: the same command again checks what has changed
-            since. Parts need it.
+        out: folder in which to keep what is found in each recording: the same command again reads files whose size or
+            time has changed since. Parts need it. Without it, and with a new folder, all files are read.
     """
 
     folder: Path
