@@ -31,7 +31,7 @@ from heartlm.formats.whole_steps import lead_steps
 from heartlm.formats.write_edf import write_edf
 from heartlm.formats.write_ishne import write_ishne as write_ishne_file
 from heartlm.formats.write_recording import write_parquet, write_wfdb
-from heartlm.system.engine import EngineOptions
+from heartlm.system.engine import PartOptions
 from tests.clinical_files import write_dicom, write_ishne, write_scp
 from tests.conftest import Refused, shared_data
 from tests.edf_files import Lead, edf_bytes, times
@@ -398,7 +398,7 @@ def test_what_is_stated_otherwise_is_converted_again(tmp_path: Path, monkeypatch
 def test_processes_do_not_change_the_result(folder: Path, tmp_path: Path) -> None:
     for processes in (1, 3):
         task = Conversion(source=folder, folder=tmp_path / str(processes), to="edf", repaired="accept")
-        convert_recordings(task, EngineOptions(processes=processes))
+        convert_recordings(task, PartOptions(processes=processes))
     names = sorted(path.name for path in (tmp_path / "1").iterdir())
     assert names == sorted(path.name for path in (tmp_path / "3").iterdir())
     for name in names:

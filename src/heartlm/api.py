@@ -36,7 +36,7 @@ from heartlm.models.pretrained import find_run
 from heartlm.runs.run_folder import RunFolder
 from heartlm.sources.address import output_path, source_path
 from heartlm.storage.typed import typed
-from heartlm.system.engine import LIMIT_S, EngineOptions, PartOptions
+from heartlm.system.engine import LIMIT_S, PartOptions
 from heartlm.system.progress import show_progress
 from heartlm.system.public import public, show_plain_types
 from heartlm.tasks.task import FinetuneConfig
@@ -122,6 +122,7 @@ def convert(
     engine: Literal["processes", "dask", "mpi"] = "processes",
     scheduler: str | None = None,
     limit_s: float = LIMIT_S,
+    part: str | None = None,
 ) -> Converted:
     """Write recordings of any format as WFDB records, EDF+, ISHNE or Parquet files, as `heartlm data convert`.
 
@@ -134,11 +135,11 @@ def convert(
         damaged: treatment of recordings that show damage.
         strict: whether to leave out recordings whose files must be repaired to be read.
         processes: number of recordings to convert in parallel.
-        engine, scheduler, limit_s: where recordings are converted, see `heartlm.system.engine.EngineOptions`.
+        engine, scheduler, limit_s, part: where recordings are converted, see `heartlm.system.engine.PartOptions`.
 
     Returns:
         `.records` has the entry of each recording in the report, `convert.json`; `.left_out` one line per recording
-        that was not converted.
+        that was not converted. After a part the report is not there yet: the same call without `part` writes it.
 
     Raises:
         HeartlmError: there is no recording, none can be converted, or the folder holds other files or cannot be
@@ -159,7 +160,7 @@ def convert(
         damaged=damaged,
         repaired="refuse" if strict else "warn",
     )
-    options = EngineOptions(engine=engine, scheduler=scheduler, processes=processes, limit_s=limit_s)
+    options = PartOptions(engine=engine, scheduler=scheduler, processes=processes, limit_s=limit_s, part=part)
     return convert_recordings(task, options)
 
 

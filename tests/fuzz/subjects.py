@@ -489,7 +489,7 @@ def _ishne_values_differ(case: Path, seed: Path, damaged: Path, stderr: str) -> 
 
 def _convert(folder: Path) -> None:
     """Recordings of several formats, those that heartlm writes among them, and a conversion that was interrupted."""
-    from heartlm.databases.convert import JOURNAL, Conversion, convert_recordings
+    from heartlm.databases.convert import Conversion, convert_recordings
     from heartlm.formats.read import read_recording
 
     ward, others = folder / "ward", folder / "others"
@@ -519,8 +519,9 @@ def _convert(folder: Path) -> None:
     (ward / "t.csv").write_text("\n".join(["time;ecg [uV]", *lines]) + "\n")
     convert_recordings(Conversion(source=ward, folder=folder / "done", to="edf"))
     report = json.loads((folder / "done" / "convert.json").read_text())
-    lines = [json.dumps(each) for each in ({"settings": report["settings"]}, *report["records"][:3])]
-    (folder / "done" / JOURNAL).write_text("\n".join(lines) + "\n")
+    for name, records in ((".convert", report["records"][:3]), (".convert-part-000001-000002", report["records"][3:])):
+        lines = [json.dumps(each) for each in ({"settings": report["settings"]}, *records)]
+        (folder / "done" / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     assert read_recording(folder / "done" / "a.edf").num_samples == 2000
 
 
@@ -667,7 +668,7 @@ _ALL: Iterable[Subject] = (
     Subject(
         "convert",
         _convert,
-        ("ward/*", "ward/*", "done/*.json", "done/.convert.jsonl"),
+        ("ward/*", "ward/*", "done/*.json", "done/.convert*.jsonl"),
         (
             *((*CONVERT, "--to", to) for to in ("wfdb", "edf", "parquet")),
             (*CONVERT, "--flac", "--damaged", "warn"),

@@ -10,7 +10,7 @@ from heartlm.cli.options import existing, parse
 from heartlm.cli.subcommands import run_subcommand
 from heartlm.errors import HeartlmError
 from heartlm.simulate.config import SimulationConfig
-from heartlm.system.engine import EngineOptions
+from heartlm.system.engine import PartOptions
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,17 @@ class SimulateOptions(SimulationConfig):
 
 
 @dataclass(frozen=True)
-class VerifyOptions(EngineOptions):
+class VerifyOptions(PartOptions):
     """Options of `heartlm data verify`.
 
     Attributes:
         folder: folder of a database.
+        out: folder in which to keep what is found in each recording: the same command again reads files whose size or
+            time has changed since. Parts need it. Without it, and with a new folder, all files are read.
     """
 
     folder: Path
+    out: Path | None = None
 
 
 def run(argv: Sequence[str]) -> int:
@@ -120,17 +123,19 @@ def _check_unused(folder: Path, replace: bool) -> None:
 def run_verify(argv: Sequence[str]) -> int:
     """Check every file of a database: checksums, headers, signals and annotations.
 
-    The exit status is 1 if an error or a warning is found.
+    The exit status is 1 if an error or a warning is found. After parts (--part 3/64), which may run at the same time on
+    machines that share the folders, the same command without --part joins them.
 
     Examples:
         heartlm data verify data/mitdb
+        heartlm data verify /archive --out checks --part 3/64
     """
     options = parse(VerifyOptions, argv, "data verify", run_verify, positionals=["folder"])
     from heartlm.cli.data_tables import print_findings
     from heartlm.databases.verify import verify_database
 
-    findings = verify_database(existing(options.folder, "folder"), options)
-    print_findings(options.folder, findings)
+    findings = verify_database(existing(options.folder, "folder"), options, options.out)
+    print_findings(options.folder if options.part is None else f"{options.folder}: part {options.part}", findings)
     return 1 if findings else 0
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 from heartlm.cli.options import parse
-from heartlm.system.engine import EngineOptions
+from heartlm.system.engine import PartOptions
 
 
 @dataclass(frozen=True)
-class ConvertOptions(EngineOptions):
+class ConvertOptions(PartOptions):
     """Options of `heartlm data convert`.
 
     Attributes:
@@ -39,7 +39,8 @@ def run(argv: Sequence[str]) -> int:
     """Write recordings of any format as WFDB records, EDF+, ISHNE or Parquet files; convert.json reports on each.
 
     An interrupted conversion continues with the same command. The exit status is 1 if recordings of a folder were left
-    out; the last line counts them.
+    out; the last line counts them. After parts (--part 3/64), which may run at the same time on machines that share the
+    folders and the user's cache, the same command without --part joins them.
 
     Examples:
         heartlm data convert holter.ecg converted
@@ -47,7 +48,6 @@ def run(argv: Sequence[str]) -> int:
         heartlm data convert ward shared --to parquet --anonymize
     """
     options = parse(ConvertOptions, argv, "data convert", run, positionals=["source", "folder"])
-    options.check_engine()
     from heartlm.databases.convert import Conversion, convert_recordings
 
     task = Conversion(
@@ -68,6 +68,6 @@ def run(argv: Sequence[str]) -> int:
         print(f"not with the same samples: {len(inexact):,} ({shown}); largest_error of their leads is in the report")
     for line in done.unwritten:
         print(line)
-    print(done.report)
+    print(done.report if options.part is None else f"{done.report}: part {options.part}")
     print(f"{len(done.records):,} recordings converted, {len(done.left_out):,} left out")
     return 1 if done.left_out or done.unwritten else 0

@@ -78,10 +78,10 @@ def _facts(info: DatabaseInfo, missing: str) -> dict[str, str]:
     }
 
 
-def print_findings(folder: Path, findings: Sequence[Finding]) -> None:
-    """Print each finding with its file, then a summary line."""
+def print_findings(what: Path | str, findings: Sequence[Finding]) -> None:
+    """Print each finding with its file, then a summary line of what was checked."""
     for finding in findings:
         print(f"{finding.severity}: {finding.file}: {finding.message}")
     counts = Counter(finding.severity for finding in findings)
     faults = ", ".join(plural(counts[severity], severity) for severity in ("error", "warning") if counts[severity])
-    print(f"{folder}: {faults or 'nothing is wrong'}")
+    print(f"{what}: {faults or 'nothing is wrong'}")

@@ -4,9 +4,9 @@
                                                      └─► a line of the journal ─────► `convert.json`, at the end
 
 Recordings of several sources may be converted to one folder, one after the other. The journal has one line for each
-converted recording. An interrupted conversion continues after the recordings whose
-source is unchanged and whose files are there. A conversion with `anonymize` needs its secret key for that, which lies
-in the user's cache until the conversion ends.
+converted recording; each part of a conversion has a journal of its own. An interrupted conversion continues after the
+recordings whose source is unchanged and whose files are there. A conversion with `anonymize` needs its secret key for
+that, which lies in the user's cache until the conversion ends.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
@@ -30,6 +31,7 @@ from heartlm.databases.anonymize import Anonymizer
 from heartlm.databases.database import Database, locate, open_database
 from heartlm.databases.each_recording import source_digest
 from heartlm.databases.index import holds_recordings
+from heartlm.databases.journals import Journals, header_of
 from heartlm.databases.known import KNOWN_DATABASES, database_name
 from heartlm.databases.splits import Split
 from heartlm.ecg.recording import ARTEFACT, Damaged, Note, Recording, Repaired
@@ -46,19 +48,18 @@ from heartlm.storage.atomic import (
     cache_folder,
     explained,
     fsync_folder,
-    sole_holder,
     write_json,
     write_text,
 )
-from heartlm.storage.reading import read_json, read_json_lines
-from heartlm.system.engine import ONE_PROCESS, EngineOptions
+from heartlm.storage.reading import each_json_line, read_json
+from heartlm.system.engine import ONE_PROCESS, PartOptions
 from heartlm.system.processes import Lost, run_each, within_limit
 from heartlm.system.progress import say, track
 
 Target = Literal["wfdb", "edf", "ishne", "parquet"]
 SCHEMA_VERSION = 1
-REPORT, JOURNAL, LOCK = "convert.json", ".convert.jsonl", ".convert.lock"
-_TEMPORARY = ".convert-"
+ONE_CACHE = "its commands need one cache folder (XDG_CACHE_HOME); share it, or choose another folder"
+REPORT, NAME = "convert.json", "convert"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +97,7 @@ class Converted:
     Attributes:
         records: entry of each converted recording in the report.
         left_out: recordings that were not converted, with the reason, one line each.
-        report: path of the report.
+        report: path of the report; after a part of the recordings the folder, which has none yet.
         unwritten: files of the whole folder that could not be written, with the reason, one line each.
     """
 
@@ -106,13 +107,14 @@ class Converted:
     unwritten: tuple[str, ...] = ()
 
 
-def convert_recordings(task: Conversion, options: EngineOptions = ONE_PROCESS) -> Converted:
-    """Convert a recording, or the recordings of a folder by an engine, by default in this process.
+def convert_recordings(task: Conversion, options: PartOptions = ONE_PROCESS) -> Converted:
+    """Convert a recording, or the recordings of a folder or a part of them by an engine, by default in this process.
 
     Raises:
         HeartlmError: there is no recording, none can be converted, or the folder holds other files or cannot be
             written.
     """
+    options.check_engine()
     source, folder = task.source.absolute(), task.folder.absolute()
     if folder.resolve().is_relative_to(source.resolve()):
         raise HeartlmError(f"{task.folder}: lies in the source, whose recordings it would join; choose another folder")
@@ -127,59 +129,70 @@ def convert_recordings(task: Conversion, options: EngineOptions = ONE_PROCESS) -
     else:
         database, record_id = locate(task.source, repaired=task.repaired)
         record_ids = (record_id,)
+    journals = Journals(task.folder, NAME, options)
     is_new = not folder.exists()
     try:
-        with sole_holder(folder / LOCK, f"{task.folder}: another conversion writes to it"):
-            result = _convert(task, database, record_ids, options)
-            (folder / LOCK).unlink(missing_ok=True)
-            return result
+        with journals.held():
+            return _convert(task, database, record_ids, options, journals)
     except BaseException:
-        if is_new and not any(path.name != LOCK for path in folder.glob("*")):
-            shutil.rmtree(folder, ignore_errors=True)
-        elif folder.is_dir():
-            (folder / LOCK).unlink(missing_ok=True)
+        if is_new:
+            with suppress(OSError):  # it holds something
+                folder.rmdir()
         raise
 
 
-def _convert(task: Conversion, database: Database, record_ids: Sequence[str], options: EngineOptions) -> Converted:
-    folder = task.folder
-    earlier = _earlier(task)
-    for path in folder.glob(f"{_TEMPORARY}*"):
-        shutil.rmtree(path, ignore_errors=True)
+def _convert(
+    task: Conversion, database: Database, record_ids: Sequence[str], options: PartOptions, journals: Journals
+) -> Converted:
+    folder, journal, is_part = task.folder, journals.own, options.part is not None
+    earlier = _earlier(task, journals)
+    for path in folder.glob(f"{journals.stem}-*"):  # of a worker that was killed; parts leave those of others
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
     key = _Key(task) if task.anonymize else None
     if key is not None and earlier and not key.is_kept:
         if key.ended_with(_digest(database, record_ids)) and (folder / REPORT).is_file():
-            (folder / JOURNAL).unlink(missing_ok=True)
+            journal.unlink(missing_ok=True)
             say("convert: the conversion was complete, and no source has changed since")
+            if is_part:  # names of records do not tell which are of the part
+                return Converted((), (), folder)
             report = read_json(folder / REPORT, dict[str, Any])
             return Converted(tuple(report["records"]), tuple(report["left_out"]), folder / REPORT)
         raise HeartlmError(
-            f"{folder}: holds an anonymized conversion whose key is deleted, as at its end; choose another folder"
+            f"{folder}: holds parts of an anonymized conversion whose key is not in {key.path.parent}: {ONE_CACHE}"
+            if journals.of_parts()
+            else f"{folder}: holds an anonymized conversion whose key is deleted, as at its end; choose another folder"
         )
     anonymizer = Anonymizer(key.read()) if key is not None else None
+    sources = {record_id: str(database.files(record_id).signal) for record_id in record_ids}
     if anonymizer is None:
-        names = _names({record_id: str(database.files(record_id).signal) for record_id in record_ids}, earlier)
+        names = _names(sources, earlier)
     else:
         names = [anonymizer.code("record", record_id) for record_id in record_ids]
-    journal = folder / JOURNAL
-    if not journal.exists():
-        append_line(journal, json.dumps({"settings": task.settings}))
-        for entry in earlier.values():
-            append_line(journal, json.dumps(entry))
-    work = _Work(task, database, anonymizer)
-    marks = [work.mark(record_id) for record_id in record_ids]
-    complete = {name for name, entry in earlier.items() if all((folder / file).is_file() for file in entry["files"])}
+    header: dict[str, Any] = {"settings": task.settings}
+    if anonymizer is not None:
+        header["key"] = anonymizer.code("key", "")
+    if is_part:
+        listed = json.dumps([*zip(names, sources.values(), strict=True), options.part_of[1]])
+        header["recordings"] = hashlib.sha256(listed.encode()).hexdigest()
+    try:
+        _begin(journals, header, earlier.values())
+    except HeartlmError:
+        if key is not None and key.is_new:
+            key.delete()
+        raise
+    work = _Work(task, database, anonymizer, f"{journals.stem}-")
+    index, num_parts = options.part_of
+    own = range(len(names))[index::num_parts]
+    marks = {place: work.mark(record_ids[place]) for place in own}
     done = {
-        name: earlier[name]
-        for name, mark in zip(names, marks, strict=True)
-        if name in complete and earlier[name]["source_mark"] == mark
+        names[place]: earlier[names[place]]
+        for place, mark in marks.items()
+        if earlier.get(names[place], {}).get("source_mark") == mark and _is_complete(folder, earlier[names[place]])
     }
-    todo = [place for place, name in enumerate(names) if name not in done]
+    todo = [place for place in own if names[place] not in done]
     if done:
-        say(f"convert: {len(done):,} of {len(names):,} recordings were converted before")
-    # what other sources left in the folder stays, and so do the files of a source that cannot be read any more
-    sources = set(names)
-    others = {name: entry for name, entry in earlier.items() if name in complete or name not in sources}
+        say(f"convert: {len(done):,} of {len(own):,} recordings were converted before")
     records, left_out, unwritten = dict(done), list[str](), list[str]()
     items = [(record_ids[place], names[place], marks[place]) for place in todo]
     processes = options.processes_for(len(todo))
@@ -197,18 +210,27 @@ def _convert(task: Conversion, database: Database, record_ids: Sequence[str], op
                 unwritten = [str(error)]
             for stale in set(earlier.get(names[place], {}).get("files", ())) - set(outcome["files"]):
                 (folder / Path(stale).name).unlink(missing_ok=True)
-    for path in folder.glob(f"{_TEMPORARY}*"):  # of a worker that was killed
-        shutil.rmtree(path, ignore_errors=True)
-    if not records:
-        if not others:
-            journal.unlink(missing_ok=True)
-        if key is not None:
+    for path in folder.glob(f"{work.temporary}*"):  # of a worker that was killed
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+    # what other sources left in the folder stays, and so do the files of a source that cannot be read any more
+    others, listed_names = dict[str, dict[str, Any]](), set(names)
+    if not is_part:
+        for name, entry in earlier.items():
+            if name not in records and (name not in listed_names or _is_complete(folder, entry)):
+                others[name] = entry
+    if len(list(islice(each_json_line(journal), 2))) < 2 if is_part else not (records or others):  # it has no recording
+        journal.unlink(missing_ok=True)
+    if not records and (own or not is_part):
+        if key is not None and not is_part:  # other parts may have it
             key.delete()
         if len(record_ids) == 1:
             raise HeartlmError(left_out[0].removeprefix(f"{record_ids[0]}: "))
         for line in left_out:
             say(f"left out: {line}")
-        raise HeartlmError(f"{task.source}: none of {len(record_ids)} recordings could be converted")
+        raise HeartlmError(f"{task.source}: none of {len(own)} recordings could be converted")
+    if is_part:
+        return Converted(tuple(records[name] for name in sorted(records)), tuple(left_out), folder, tuple(unwritten))
     entries = [entry for _, entry in sorted((others | records).items())]
     report = {"schema_version": SCHEMA_VERSION, "settings": task.settings, "num_records": len(entries)}
     # a message about a recording names it and its file
@@ -227,31 +249,80 @@ def _convert(task: Conversion, database: Database, record_ids: Sequence[str], op
     )
 
 
-def _earlier(task: Conversion) -> dict[str, dict[str, Any]]:
+def _is_complete(folder: Path, entry: Mapping[str, Any]) -> bool:
+    return all((folder / file).is_file() for file in entry["files"])
+
+
+def _begin(journals: Journals, header: Mapping[str, Any], earlier: Collection[Mapping[str, Any]]) -> None:
+    """Begin the journal of a part, or that of the whole, which takes over what the journals of the parts have.
+
+    A part that begins writes its header before it reads those of the others: of two that do not fit together, at least
+    one sees the other.
+
+    Raises:
+        HeartlmError: parts of another conversion are in the folder, or a file cannot be written.
+    """
+    folder, journal, parts = journals.folder, journals.own, journals.of_parts()
+    is_part, is_new = journal != journals.whole, not header_of(journal)
+    if is_part and is_new:
+        journal.unlink(missing_ok=True)  # without a header it is of a command that was killed as it began
+        append_line(journal, json.dumps(header))
+    kept = ("settings", "key", "recordings") if is_part else ("key",)
+    for other in filter(None, map(header_of, journals.of_parts())):
+        if differing := [name for name in kept if other.get(name) != header.get(name)]:
+            if is_part and is_new:
+                journal.unlink(missing_ok=True)
+            if "key" in differing:
+                raise HeartlmError(f"{folder}: holds parts of a conversion with another secret key: {ONE_CACHE}")
+            raise HeartlmError(
+                f"{folder}: holds parts of other recordings, or another number of parts: join them by their command "
+                "without --part, or choose another folder"
+            )
+    if is_part or (journal.exists() and not parts):
+        return
+    if not earlier:  # without a temporary file, for which the next command would refuse the folder after a kill
+        journal.unlink(missing_ok=True)
+        append_line(journal, json.dumps(header))
+    else:
+        with atomic_file(journal) as stream:
+            stream.writelines(json.dumps(each) + "\n" for each in (header, *earlier))
+    journals.remove_parts()
+
+
+def _earlier(task: Conversion, journals: Journals) -> dict[str, dict[str, Any]]:
     """Return the entries of an earlier conversion to the same folder, by the names of their records.
+
+    A part has those of its own journal, the whole those of all parts.
 
     Raises:
         HeartlmError: the folder holds something else, or a conversion with other settings.
     """
-    folder = task.folder
-    settings, entries = None, list[dict[str, Any]]()
+    folder, entries, settings = task.folder, list[Any](), list[Any]()
+    # Before the journals are read: a part that runs begins its journal before it writes files.
+    hidden = (f".{NAME}-", f".{NAME}.lock", journals.whole.name)
+    others = [path.name for path in folder.iterdir() if not path.name.startswith(hidden)]
     if (folder / REPORT).is_file():
         report = read_json(folder / REPORT, dict[str, Any])
-        settings, entries = report.get("settings"), report.get("records", [])
-    lines, _ = read_json_lines(folder / JOURNAL)
-    if lines:
-        settings, entries = lines[0].get("settings"), [*entries, *lines[1:]]
-    others = [path.name for path in folder.iterdir() if not path.name.startswith((_TEMPORARY, LOCK, JOURNAL))]
-    if settings is None and others:
+        settings.append(report.get("settings"))
+        entries += listed if isinstance(listed := report.get("records"), list) else []
+    parts = journals.of_parts()
+    for journal in dict.fromkeys((journals.whole, *([journals.own] if journals.options.part else parts))):
+        if journal.is_file():
+            lines = each_json_line(journal)
+            settings.append(next(lines, {}).get("settings"))
+            entries += lines
+    settings += [header_of(path).get("settings") for path in parts]
+    settings = [each for each in settings if each is not None]
+    if not settings and others:
         raise HeartlmError(f"{folder}: exists and holds other files, for example {min(others)}; choose another folder")
-    if settings is not None and settings != task.settings:
-        raise HeartlmError(f"{folder}: holds a conversion with other settings, {settings}; choose another folder")
+    if different := [each for each in settings if each != task.settings]:
+        raise HeartlmError(f"{folder}: holds a conversion with other settings, {different[0]}; choose another folder")
     # what is not as it was written is converted again
     needed = {"record", "files", "source_mark"}
     splits = (*get_args(Split), *([None] if task.anonymize else []))
     return {
         entry["record"]: entry
-        for entry in (entries if isinstance(entries, list) else [])
+        for entry in entries
         if isinstance(entry, dict)
         and needed <= set(entry)
         and isinstance(entry["record"], str)
@@ -278,17 +349,30 @@ class _Key:
         where = f"{task.source.absolute()}\0{task.folder.absolute()}".encode("utf-8", "surrogateescape")
         self.path = cache_folder() / "convert" / f"{hashlib.sha256(where).hexdigest()[:20]}.key"
         self.ended = self.path.with_suffix(".ended")
-        self.is_kept = self.path.is_file()
+        self.is_kept, self.is_new = self.path.is_file(), False
 
     def read(self) -> bytes:
+        """Return the key; it is made if there is none. Of parts that make one at the same time, the first wins."""
         if not self.is_kept:
-            with atomic_file(self.path, "wb") as stream:
+            draft = self.path.with_name(f"{self.path.stem}-{secrets.token_hex(8)}")
+            with atomic_file(draft, "wb") as stream:
                 os.fchmod(stream.fileno(), 0o600)
                 stream.write(secrets.token_bytes(32))
+            try:
+                os.link(draft, self.path)
+                self.is_new = True
+            except FileExistsError:
+                pass
+            except OSError:  # a filesystem without links, on which parts compare their keys in the journals
+                draft.replace(self.path)
+            draft.unlink(missing_ok=True)
         return self.path.read_bytes()
 
     def delete(self) -> None:
+        """Delete the key, and copies of commands that were killed while they made it."""
         self.path.unlink(missing_ok=True)
+        for draft in self.path.parent.glob(f"{self.path.stem}-*"):
+            draft.unlink(missing_ok=True)
 
     def end(self, digest: str) -> None:
         """Delete the key of a complete conversion of sources with this digest, which is written first."""
@@ -324,6 +408,8 @@ class _Work:
     task: Conversion
     database: Database
     anonymizer: Anonymizer | None
+    temporary: str
+    """Beginning of the names of temporary folders."""
 
     def mark(self, record_id: str) -> str:
         """Return a digest of `Database.source`."""
@@ -383,7 +469,7 @@ class _Work:
         if self.anonymizer is not None:
             others = [(place, symbol, "") for place, symbol, _ in others]
         try:
-            with TemporaryDirectory(prefix=_TEMPORARY, dir=task.folder) as temporary:
+            with TemporaryDirectory(prefix=self.temporary, dir=task.folder) as temporary:
                 files, leads, changes = self._write(recording, Path(temporary), name, steps, others)
                 # Contents before names: after a loss of power no name may stand for an empty file. The main file, a
                 # header for example, is renamed last, so that whoever finds it finds the others.

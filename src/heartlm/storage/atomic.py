@@ -234,7 +234,7 @@ def open_lock(path: Path) -> IO[str]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("w")
+        return path.open("a+")  # NFS has shared locks of files alone that are open for reading
     except OSError as error:
         raise explained(path, error) from error
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -134,6 +136,22 @@ def read_json_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
         except (ValueError, HeartlmError):
             num_torn += bool(text.strip())
     return lines, num_torn
+
+
+def each_json_line(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a JSON Lines file of any length, one line in memory at a time; invalid lines are left out.
+
+    Raises:
+        HeartlmError: the file cannot be read.
+    """
+    refuse_irregular(path)
+    try:
+        with path.open("rb") as stream:
+            for text in iter(lambda: stream.readline(MAX_JSON_BYTES), b""):
+                with suppress(ValueError, HeartlmError):
+                    yield typed(dict[str, Any], parse_json(text, finite=False))
+    except OSError as error:
+        raise HeartlmError(f"cannot read {path}: {error.strerror}") from error
 
 
 def read_yaml(path: Path, what: str) -> Any:

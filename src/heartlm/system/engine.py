@@ -47,10 +47,6 @@ class EngineOptions:
         return min(self.processes or usual or len(usable_cpus()), max(1, num_items))
 
 
-ONE_PROCESS = EngineOptions(processes=1)
-"""All work is done in this process."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class PartOptions(EngineOptions):
     """Where the work is done, of commands that can do a part of it.
@@ -80,3 +76,7 @@ class PartOptions(EngineOptions):
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise HeartlmError(f"part: {self.part!r} found, a part such as 3/64 expected, from 1/64 to 64/64")
         return int(match[1]) - 1, int(match[2])
+
+
+ONE_PROCESS = PartOptions(processes=1)
+"""All work is done in this process."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,8 @@ def site(slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str
 
 def launch(tmp_path: Path, site: str, **run: object) -> list[str]:
     """Do a command in two parts and join them; return the last line of each part."""
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(run | {"out": str(tmp_path / "parts")}))
+    out = "folder" if run["command"] == "data convert" else "out"
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(run | {out: str(tmp_path / "parts")}))
     assert main(["launch", "run.yaml", "--profile", site, "--parts", "2", "--submit", "--wait"]) == 0
     return [path.read_text().splitlines()[-1] for path in sorted((tmp_path / "logs").glob("run-*_[12].out"))]
 
@@ -64,3 +66,14 @@ def test_an_array_of_parts_makes_the_shards_of_a_corpus(slurm: Cluster, site: st
     of_parts, of_one = content(tmp_path / "parts"), content(tmp_path / "one")
     del of_parts["manifest.json"], of_one["manifest.json"]  # with the command
     assert of_parts == of_one
+
+
+def test_the_jobs_of_an_anonymous_conversion_make_one_key(
+    slurm: Cluster, site: str, ward: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    last = launch(tmp_path, site, command="data convert", source=str(ward), anonymize=True)
+    assert last == ["3 recordings converted, 0 left out"] * 2
+    about = json.loads((tmp_path / "parts" / "database.json").read_text())["patients"]
+    assert len(about) == 6 and len(set(about.values())) == 5  # one patient has a recording in each part
+    assert not list((tmp_path / "cache").rglob("*.key"))

@@ -43,6 +43,8 @@ ODD = RunFile("finetune", {"run": "a $HOME `b`", "corpus": "it's*", "out": "runs
 TOKENS = RunFile("tokenize", {"databases": ["data/mitdb", "data/my own"], "out": "corpora/many", "processes": 64})
 SCORES = RunFile("evaluate", {"run": "runs/beats", "on": "corpora/mitdb"})
 WAVES = RunFile("delineate", {"path": ["/archive", "/my own"], "out": "waves", "tables": "parquet"})
+COPIES = RunFile("data convert", {"source": "/archive", "folder": "my copies", "to": "edf", "anonymize": True})
+CHECKS = RunFile("data verify", {"folder": "/archive", "out": "checks"})
 SITE = {
     "account": "p1",
     "gpu_option": "--gres=gpu:{gpus}",
@@ -71,6 +73,9 @@ SCRIPTS = {
     "evaluate": lambda: render(SCORES, Topology(1, 1, 1, 8, 3600), profile_of(SITE, "own"), name="scores", logs=LOGS),
     "parts": lambda: render(
         WAVES, Topology(1, 0, 1, 16, 3600), profile_of(SITE, "own"), name="waves", logs=LOGS, parts=64
+    ),
+    "parts-convert": lambda: render(
+        COPIES, Topology(1, 0, 1, 16, 3600), profile("generic"), name="copies", logs=LOGS, parts=8
     ),
 }
 
@@ -135,6 +140,7 @@ def test_workers_are_never_more_than_cpus(tmp_path: Path):
     assert words_of(TOKENS, tmp_path, cpus=8)[-1] == "--processes=8"
     assert words_of(TOKENS, tmp_path, cpus=96)[-1] == "--processes=64"
     assert words_of(RunFile("tokenize", {"databases": ["a"], "out": "b"}), tmp_path, cpus=3)[-1] == "--processes=3"
+    assert words_of(CHECKS, tmp_path) == ["data", "verify", "/archive", "--out=checks", "--processes=4"]
 
 
 @pytest.mark.parametrize(("finished", "resumed"), [("null", True), ('"2026-01-01"', False)])
@@ -220,6 +226,11 @@ REFUSED: dict[str, tuple[dict[str, object], list[str], str]] = {
     "nothing to wait for": ({}, ["--wait"], "wait: there is nothing to wait for"),
     "parts here": ({}, ["--local", "--parts", "2"], "parts: 2 found, at least 1 expected, and jobs of SLURM"),
     "parts of a training": ({}, ["--parts", "2"], "parts: heartlm pretrain has none"),
+    "parts of a verification that are kept nowhere": (
+        {"command": "data verify", "corpus": None, "batch_size": None, "folder": "/archive"},
+        ["--parts", "2"],
+        "out: nothing found, the folder in which parts of data verify leave their results",
+    ),
     "profile here": ({}, ["--profile", "generic", "--local"], "local: found together with --profile"),
     "unknown field": ({"stepz": 3}, [], "stepz"),
     "impossible field": ({"steps": 0}, [], "steps: 0 found, at least 1 expected"),
@@ -385,6 +396,20 @@ def test_what_a_job_needs_is_there_before_it_is_queued(
     assert f"heartlm campaign: a: {missing}" in refused(
         "campaign", "run", "c.yaml", "--profile", "site.yaml", "--submit"
     )
+
+
+@pytest.mark.parametrize(
+    "run", [{"command": "data convert", "source": "x", "folder": "y"}, {"command": "data verify", "folder": "x"}]
+)
+def test_recordings_are_there_before_their_job_is_queued(
+    run: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
+):
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text(yaml.safe_dump(run))
+    Controller(monkeypatch, "sbatch: error: it was asked")
+    assert ": x: nothing is there" in refused("launch", "run.yaml", "--submit")
+    Path("x").mkdir()
+    assert "it was asked" in refused("launch", "run.yaml", "--submit")
 
 
 def test_a_campaign_writes_its_scripts_and_submits_nothing(

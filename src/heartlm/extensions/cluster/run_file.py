@@ -31,7 +31,7 @@ RESUMED = (*TRAINING, "campaign")
 
 COMMANDS = (*TRAINING, "evaluate", "tokenize")
 
-IN_PARTS = ("analyze", "delineate", "embed", "tokenize")
+IN_PARTS = ("analyze", "delineate", "embed", "tokenize", "data convert", "data verify")
 """Commands on recordings, which can be done in parts."""
 
 POSITIONAL: dict[str, tuple[str, ...]] = {
@@ -40,6 +40,8 @@ POSITIONAL: dict[str, tuple[str, ...]] = {
     "analyze": ("path",),
     "delineate": ("path",),
     "embed": ("model", "source"),
+    "data convert": ("source", "folder"),
+    "data verify": ("folder",),
     "campaign": ("words",),
 }
 """Positional fields of a command."""
@@ -50,7 +52,7 @@ class RunFile:
     """A command and its options.
 
     Attributes:
-        command: pretrain, finetune, evaluate, tokenize, analyze, delineate or embed.
+        command: pretrain, finetune, evaluate, tokenize, analyze, delineate, embed, data convert or data verify.
         fields: options of the command, by name; None stands for the default.
     """
 
@@ -88,7 +90,7 @@ class RunFile:
 
     def argv(self) -> list[str]:
         """Return the equivalent arguments of `heartlm`."""
-        words = [self.command]
+        words = self.command.split()
         by_place = POSITIONAL.get(self.command, ())
         for value in (self.fields[name] for name in by_place if self.fields.get(name) is not None):
             words += [str(entry) for entry in (value if isinstance(value, list) else [value])]

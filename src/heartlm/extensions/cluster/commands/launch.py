@@ -27,7 +27,7 @@ class LaunchOptions(SiteOptions):
 
     Attributes:
         run: a YAML file with the options of one command, and  command: pretrain, finetune, evaluate, tokenize, analyze,
-            delineate or embed.
+            delineate, embed, data convert or data verify.
         profile: site profile: a name (generic or meluxina) or a YAML file; by default generic.
         nodes: number of nodes.
         gpus_per_node: number of GPUs per node; by default all in the profile; 0 trains on CPUs.
@@ -95,6 +95,10 @@ def run(arguments: Sequence[str]) -> int:
     if options.parts is not None:
         if work.command not in IN_PARTS:
             raise HeartlmError(f"parts: heartlm {work.command} has none, {', '.join(IN_PARTS)} have: leave --parts out")
+        if work.command == "data verify" and work.out is None:
+            raise HeartlmError(
+                "out: nothing found, the folder in which parts of data verify leave their results expected"
+            )
         whole = work.having(shards=options.parts) if work.command == "tokenize" else work
         jobs.append((f"{name}-join", render(whole, topology, profile, name=f"{name}-join", logs=options.logs)))
     if not options.submit:

@@ -23,6 +23,8 @@ def checked_options(run: RunFile, topology: Topology) -> Any:
         HeartlmError: the command does not accept a field, or does not run on these ranks; the text names the field.
     """
     from heartlm.cli.analyze import AnalyzeOptions
+    from heartlm.cli.data import VerifyOptions
+    from heartlm.cli.data_convert import ConvertOptions
     from heartlm.cli.delineate import DelineateOptions
     from heartlm.cli.embed import EmbedOptions
     from heartlm.cli.evaluate import EvaluateOptions
@@ -40,8 +42,11 @@ def checked_options(run: RunFile, topology: Topology) -> Any:
         "analyze": AnalyzeOptions,
         "delineate": DelineateOptions,
         "embed": EmbedOptions,
+        "data convert": ConvertOptions,
+        "data verify": VerifyOptions,
     }
-    options = parse(kinds[run.command], run.argv()[1:], run.command, positionals=POSITIONAL.get(run.command, ()))
+    arguments = run.argv()[len(run.command.split()) :]
+    options = parse(kinds[run.command], arguments, run.command, positionals=POSITIONAL.get(run.command, ()))
     if isinstance(options, TrainingConfig):
         options.required_corpus()
         if isinstance(options, PretrainConfig):
@@ -74,6 +79,8 @@ def check_inputs(options: Any, image: str | None = None, later: Collection[Path]
             except HeartlmError as error:
                 raise HeartlmError(f"{name}: {error}") from None
     named = [(name, getattr(options, name, None)) for name in ("corpus", "on", "source")]
+    if not hasattr(options, "source"):  # next to one it is the output folder
+        named.append(("folder", getattr(options, "folder", None)))
     several = [(name, each) for name in ("databases", "path") for each in getattr(options, name, None) or ()]
     for name, path in [*named, *several]:
         if path is None or is_later(path) or set("*?[") & set(str(path)):
