@@ -228,8 +228,14 @@ def test_many_records_have_their_paths_as_names_and_the_order_of_the_listing(
     (wards / "database.json").write_text('{"patients": {"s0004": "one", "s0001": "one"}}')
     database = open_database(wards)
     assert database.patient_of("b/c/s0004") == database.patient_of("b/s0001") == "wards/one"
-    (wards / "RECORDS").write_text("s0003\nb/c/s0004\nb/s0001\nb-2/s0002\n")  # is known as a whole
-    assert records_in(wards) == list(open_database(wards).record_ids) == ["s0001", "s0002", "s0003", "s0004"]
+    listed = ["s0003", "b/c/s0004", "b/s0001", "b-2/s0002"]
+    (wards / "RECORDS").write_text("\n".join(listed))
+    assert records_in(wards) == listed and sorted(listed) == list(open_database(wards).record_ids)
+    (wards / "RECORDS").write_text("\n".join(["missing", *listed, "b/missing"]))
+    records, read = stream_recordings([wards], "warn")[1], list[str]()
+    with pytest.raises(HeartlmError, match=r"missing\.hea: listed in .*RECORDS and missing \(and 1 more records\)"):
+        read.extend(record_id for (_, record_id), _ in records)
+    assert read == listed
 
 
 def test_work_begins_before_a_large_source_is_listed(

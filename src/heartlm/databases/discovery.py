@@ -77,7 +77,7 @@ def find_records(folder: Path, named: Path | None = None) -> dict[str, RecordFil
     With `named`, a path in the folder with or without ending, only its record and files of the same name are looked at.
 
     The id of a record is the name of its files. If records in different subfolders have the same name, the ids are
-    their paths below `folder`; also of more than `HELD` records without RECORDS, which are named before all are known.
+    their paths below `folder`; also of more than `HELD` records, which are named before all are known.
     Bytes that are not text are written as `\\x..`.
 
     Of files of several formats with one name, the WFDB header is the record, and those that it does not name are left
@@ -101,18 +101,17 @@ def find_records(folder: Path, named: Path | None = None) -> dict[str, RecordFil
 def stream_records(folder: Path) -> Iterator[tuple[str, RecordFiles]]:
     """Yield id and files of the records that `find_records` finds, in the order of their ids.
 
-    More than `HELD` records without RECORDS are yielded while the folder is listed, in the order of
-    `records_by_folder`.
+    More than `HELD` records are yielded while the folder is listed, in the order of `records_by_folder`.
 
     Raises:
         HeartlmError: as `find_records`, or a folder cannot be listed.
     """
     records = records_by_folder(folder)
-    first, _ = beginning_of(records)
+    first, are_all = beginning_of(records)
     if not first:
         raise NoRecordingsError(f"{folder}: no recordings found; {describe_folder(folder)}")
-    if has_short_names(folder, len(first)):
-        yield from sorted(_named(folder, [*first, *records]).items())
+    if are_all:
+        yield from sorted(_named(folder, first).items())
     else:
         for files in chain(first, records):
             yield printable(files.stem.relative_to(folder).as_posix()), files
@@ -124,14 +123,8 @@ def beginning_of(records: Iterator[Record]) -> tuple[list[Record], bool]:
     return first, len(first) <= HELD
 
 
-def has_short_names(folder: Path, num_records: int) -> bool:
-    """Return whether the records of a folder are named by their files alone if the names are unique."""
-    return num_records <= HELD or is_there(folder / "RECORDS")
-
-
 def _named(folder: Path, records: Sequence[RecordFiles]) -> dict[str, RecordFiles]:
-    names = {files.stem.name for files in records} if has_short_names(folder, len(records)) else ()
-    is_short = len(names) == len(records)
+    is_short = len(records) <= HELD and len({files.stem.name for files in records}) == len(records)
     return {
         printable(files.stem.name if is_short else files.stem.relative_to(folder).as_posix()): files
         for files in records
@@ -141,8 +134,8 @@ def _named(folder: Path, records: Sequence[RecordFiles]) -> dict[str, RecordFile
 def records_by_folder(folder: Path) -> Iterator[RecordFiles]:
     """Yield the records that `find_records` finds, while the folder is listed, one of its folders after another.
 
-    Without RECORDS, the records of a folder follow those of the folders in it, which are in the order of their
-    addresses: that is the order in which buckets list them.
+    Their order is that of RECORDS. Without it, the records of a folder follow those of the folders in it, which are in
+    the order of their addresses: that is the order in which buckets list them.
 
     Raises:
         HeartlmError: as `find_records`, or a folder cannot be listed.
@@ -178,8 +171,9 @@ def printable(name: str) -> str:
     return name if name.isprintable() else ascii(os.fsencode(name))[2:-1]
 
 
-def _listed(records: Path, named: Path | None) -> list[RecordFiles]:
-    listed, stems = [], named and (named, named.with_suffix(""))
+def _listed(records: Path, named: Path | None) -> Iterator[RecordFiles]:
+    """Yield the records of a file RECORDS, at the end the error that some are missing."""
+    first_missing, num_missing, stems = "", 0, named and (named, named.with_suffix(""))
     for name in dict.fromkeys(read_bytes(records, LIST_BYTES).decode("utf-8", "replace").split()):
         if not stays_inside(name):
             raise HeartlmError(f"{records}: lists {name!r}, expected a record below its folder; take it out")
@@ -187,18 +181,20 @@ def _listed(records: Path, named: Path | None) -> list[RecordFiles]:
         if stems and stem not in stems:
             continue
         if is_there(header := _with_suffix(stem, ".hea")):
-            listed.append(RecordFiles(stem, header))
+            yield RecordFiles(stem, header)
             continue
         paths = (stem, *(_with_suffix(stem, ending) for form in FORMATS for ending in form.endings))
         signal = next((path for path in paths if is_there(path) and format_of(path)), None)
-        listed.append(RecordFiles(stem.with_suffix("") if signal == stem else stem, signal))
-    missing = [files.stem for files in listed if files.signal is None and not files.annotation_paths]
-    if missing:
-        others = f" (and {len(missing) - 1} more records)" if len(missing) > 1 else ""
+        files = RecordFiles(stem.with_suffix("") if signal == stem else stem, signal)
+        if signal is not None or files.annotation_paths:
+            yield files
+        else:
+            first_missing, num_missing = first_missing or str(files.stem), num_missing + 1
+    if num_missing:
+        others = f" (and {num_missing - 1} more records)" if num_missing > 1 else ""
         raise HeartlmError(
-            f"{missing[0]}.hea: listed in {records} and missing{others}; fetch it or take the line out of RECORDS"
+            f"{first_missing}.hea: listed in {records} and missing{others}; fetch it or take the line out of RECORDS"
         )
-    return listed
 
 
 def _unlisted(files: Iterable[tuple[str, str]], path_of: type[Path]) -> Iterator[RecordFiles]:

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.databases import discovery
 from heartlm.databases.database import Database
-from heartlm.databases.discovery import RecordFiles, has_short_names, printable, records_by_folder
+from heartlm.databases.discovery import RecordFiles, printable, records_by_folder
 from heartlm.databases.index import METADATA, ROWS, SEPARATOR, VERSION, about_index, is_index, readable, schema
 from heartlm.databases.statements import stated_labels
 from heartlm.databases.where import parse_where
@@ -86,7 +87,7 @@ def write_index(
                 num_records += kept.num_rows
                 if kept.num_rows:
                     writer.write_table(kept)
-            are_short = names.are_unique() and has_short_names(source, num_records + num_left_out)
+            are_short = names.are_unique() and num_records + num_left_out <= discovery.HELD
             about = {"unique_names": are_short} | about  # of the whole source: a choice keeps the names
             writer.add_key_value_metadata({METADATA.decode(): json.dumps(about)})
         if not num_records:
