@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -627,6 +628,13 @@ def test_a_large_file_is_uploaded_in_parts_and_is_complete_or_absent(bucket: Buc
     bucket.refuse = None
     path.put(tmp_path / "large")  # type: ignore[attr-defined]
     assert bucket.client.get_object(Bucket=bucket.name, Key="large")["Body"].read() == content
+
+
+@pytest.mark.parametrize("write", [heartlm.analyze, heartlm.pretrain, heartlm.finetune])
+def test_python_refuses_a_bucket_for_other_outputs_before_it_reads(bucket: Bucket, write: Any):
+    with pytest.raises(HeartlmError, match=r"^out: s3://ward/x: a local or shared folder expected; [^\n]*$"):
+        write("beats", out="s3://ward/x")
+    assert not bucket.requests
 
 
 @pytest.mark.parametrize(
