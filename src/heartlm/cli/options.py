@@ -26,7 +26,7 @@ from jsonargparse import DefaultHelpFormatter as JsonargparseFormatter
 
 from heartlm.ecg.definitions import LIMITS
 from heartlm.errors import HeartlmError
-from heartlm.sources.address import SourcePath, output_path, source_path
+from heartlm.sources.address import SourcePath, local_output, output_path, source_path
 from heartlm.sources.cache import DEFAULT_GB, FOLDER, SIZE_GB, cache_bytes
 from heartlm.storage.reading import read_yaml
 from heartlm.storage.safe_yaml import parse_yaml
@@ -108,12 +108,8 @@ def parse(
         elif isinstance(value, list):
             values[name] = [source_path(each) if isinstance(each, Path) else each for each in value]
     if isinstance(out := values.get("out"), SourcePath):
-        if command != "tokenize" and values.get("tables") != "parquet":
-            raise HeartlmError(
-                f"out: {out}: a local or shared folder expected; a corpus and the tables of --tables parquet alone are "
-                "written to a bucket"
-            )
-        values["out"] = output_path(out)
+        writes_there = command == "tokenize" or values.get("tables") == "parquet"
+        values["out"] = output_path(out) if writes_there else local_output(out)
     if opens_recordings:
         _state(options, values)
     return options(**values)

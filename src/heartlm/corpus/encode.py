@@ -287,6 +287,7 @@ def _encode_source(
     source: SelectedLeads, tokenizer: Tokenizer, config: TokenizeConfig, part: Part, stated: Mapping[str, bool]
 ) -> Iterator[Tokens]:
     recording, ignored, first = source.recording, dict[str, int](), True
+    path = str(recording.path.parent.resolve() / recording.path.name)
     for lead in readable_leads(source, tokenizer, config, part):
         tokens = tokenizer.encode(lead)
         if first:
@@ -305,7 +306,7 @@ def _encode_source(
                 "rate_hz": float(recording.rate_hz),
                 "num_samples": int(recording.num_samples),
                 "num_tokens": tokens.num_tokens,
-                "source": str(recording.path.parent.resolve() / recording.path.name),
+                "source": path,
                 "statements": json.dumps(stated),
             }
         )

@@ -266,8 +266,9 @@ class Database:
             HeartlmError: there is no such record, or an existing file is unreadable.
         """
         recording = recording or self.recording(record_id)
-        files = {path: read_annotation_file(path, recording.ticks_hz) for path in self.annotation_paths(record_id)}
-        beat_file, rhythm_file = (files[path] if path else None for path in self._annotation_files(record_id))
+        paths = self._annotation_files(record_id)
+        files = {path: read_annotation_file(path, recording.ticks_hz) for path in dict.fromkeys(paths) if path}
+        beat_file, rhythm_file = (files[path] if path else None for path in paths)
         rate_hz, length = recording.rate_hz, recording.num_samples
         sources = [path.name for path in files]
         sample, symbol = np.zeros(0, np.int64), np.zeros(0, "<U1")
@@ -286,7 +287,9 @@ class Database:
             rhythms = (RhythmSpan(0, length or _end_of(rate_hz, beat_file), self.known.whole_rhythm),)
         has_rhythms = self._settings.get("rhythm_labels", True)
         if not sources:  # the file of the signal may hold annotations too
-            in_recording = self._read_recording(self.files(record_id)).annotations if recording.has_signal else None
+            own, in_recording = self.files(record_id), None
+            if recording.has_signal and own.signal is not None and own.signal.suffix != ".hea":
+                in_recording = self._read_recording(own).annotations
             labelled = in_recording is not None and in_recording.beats_labelled and self.known.beats_labelled
             rhythms = in_recording.rhythms if in_recording is not None and has_rhythms else ()
             return in_recording and replace(in_recording, rhythms=rhythms, beats_labelled=labelled)

@@ -168,6 +168,21 @@ class OutputPath(SourcePath):
         store.remove(self)
 
 
+def local_output(path: str | os.PathLike[str]) -> Path:
+    """Return the path of results that are not written to a bucket.
+
+    Raises:
+        HeartlmError: see `source_path`; or it is an address.
+    """
+    path = source_path(path)
+    if isinstance(path, SourcePath):
+        raise HeartlmError(
+            f"out: {path}: a local or shared folder expected; only a corpus and Parquet tables (tables: parquet) are "
+            "written to a bucket"
+        )
+    return path
+
+
 def output_path(path: str | os.PathLike[str]) -> Path:
     """Return the path of results that may lie in a bucket.
 

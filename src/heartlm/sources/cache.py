@@ -49,8 +49,9 @@ _BLOCK_NAME = re.compile(r"[0-9a-f]{30}\.\d+(\.[0-9a-f]{8})?")
 
 def cache_folder() -> Path:
     """Return the folder of the cache."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(os.environ.get(FOLDER) or f"{base}/heartlm/sources")
+    if folder := os.environ.get(FOLDER):
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "heartlm", "sources")
 
 
 def cache_bytes() -> int:
@@ -66,28 +67,32 @@ def cache_bytes() -> int:
     raise HeartlmError(f"{SIZE_GB}: {text!r} found, the size of the cache in GB expected, at least {SMALLEST_GB}")
 
 
+# Address, entry and number of a block.
+_Key = tuple[str, Entry, int]
+
+
 class _Blocks:
     """Blocks of this process: in memory, in the cache folder, on their way."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.lock = threading.Lock()
-        self.held = OrderedDict[Path, bytes]()
-        self.coming: dict[Path, Future[bytes]] = {}
+        self.held = OrderedDict[_Key, bytes]()
+        self.coming: dict[_Key, Future[bytes]] = {}
         self.threads = ThreadPoolExecutor(_THREADS, "heartlm-ahead")
         self.written = 0
         self.last: dict[str, int] = {}
 
     def block(self, path: PurePath, found: Entry, number: int) -> bytes:
-        file = _file_of(path, found, number)
+        key = str(path), found, number
         with self.lock:
-            if file in self.held:
-                self.held.move_to_end(file)
-                return self.held[file]
-            coming = self.coming.get(file)
-        content = coming.result() if coming is not None else self._load(file, path, found, number)
+            if key in self.held:
+                self.held.move_to_end(key)
+                return self.held[key]
+            coming = self.coming.get(key)
+        content = coming.result() if coming is not None else self._load(_file_of(*key), path, found, number)
         with self.lock:
-            self.held[file] = content
+            self.held[key] = content
             while len(self.held) > _HELD_BLOCKS:
                 self.held.popitem(last=False)
         return content
@@ -95,16 +100,16 @@ class _Blocks:
     def ahead(self, path: PurePath, found: Entry, numbers: Iterable[int]) -> None:
         """Fetch blocks into the cache folder by threads; an error is left to the one who reads them."""
         for number in numbers:
-            file = _file_of(path, found, number)
+            key = str(path), found, number
             with self.lock:
-                if file in self.held or file in self.coming or file.is_file():
+                if key in self.held or key in self.coming or (file := _file_of(*key)).is_file():
                     continue
-                self.coming[file] = future = self.threads.submit(self._load_ahead, file, path, found, number)
-            future.add_done_callback(partial(self._arrived, file))
+                self.coming[key] = future = self.threads.submit(self._load_ahead, file, path, found, number)
+            future.add_done_callback(partial(self._arrived, key))
 
-    def _arrived(self, file: Path, _: Future[bytes]) -> None:
+    def _arrived(self, key: _Key, _: Future[bytes]) -> None:
         with self.lock:
-            self.coming.pop(file, None)
+            self.coming.pop(key, None)
 
     def _load_ahead(self, file: Path, path: PurePath, found: Entry, number: int) -> bytes:
         if not threading.main_thread().is_alive():  # the process ends, and waits for its threads
@@ -126,8 +131,9 @@ class _Blocks:
     def _store(self, file: Path, content: bytes) -> None:
         temporary = file.with_name(f"{file.name}.{secrets.token_hex(4)}")
         try:
-            cache_folder().mkdir(mode=0o700, parents=True, exist_ok=True)  # patient data: for their owner alone
-            file.parent.mkdir(exist_ok=True)
+            if not file.parent.is_dir():
+                cache_folder().mkdir(mode=0o700, parents=True, exist_ok=True)  # patient data: for their owner alone
+                file.parent.mkdir(exist_ok=True)
             try:
                 with temporary.open("xb") as stream:
                     stream.write(content)
@@ -186,8 +192,8 @@ def _number_of(found: Entry, place: int) -> int:
     return 0 if found.size <= BLOCK_BYTES or place < _FIRST_BYTES else place // BLOCK_BYTES + 1
 
 
-def _file_of(path: PurePath, found: Entry, number: int) -> Path:
-    key = hashlib.sha256(f"{path}\0{found.size}\0{found.version}\0{BLOCK_BYTES}".encode()).hexdigest()[:32]
+def _file_of(text: str, found: Entry, number: int) -> Path:
+    key = hashlib.sha256(f"{text}\0{found.size}\0{found.version}\0{BLOCK_BYTES}".encode()).hexdigest()[:32]
     return cache_folder() / key[:2] / f"{key[2:]}.{number}"
 
 
@@ -253,7 +259,7 @@ class RemoteFile(io.RawIOBase):
                 blocks.ahead(self.path, self.found, range(number, min(last, number + _BLOCKS_AHEAD) + 1))
             blocks.last[name] = number
             inside = self._place - begin
-            part = blocks.block(self.path, self.found, number)[inside : inside + size - done]
+            part = memoryview(blocks.block(self.path, self.found, number))[inside : inside + size - done]
             view[done : done + len(part)] = part
             done += len(part)
             self._place += len(part)

@@ -336,6 +336,15 @@ def _fetch_s3(system: Any, text: str, found: Entry, start: int, stop: int) -> by
     from fsspec.asyn import sync
 
     bucket, key, _ = system.split_path(text)
+
+    async def make_client() -> None:
+        async with system.starting:
+            await system.set_session()
+            await system.get_s3(bucket)
+
+    if bucket not in system.started:  # threads that start together would make a client each
+        sync(system.loop, make_client)
+        system.started.add(bucket)
     answer = system.call_s3(
         "get_object", Bucket=bucket, Key=key, Range=f"bytes={start}-{stop - 1}", IfMatch=found.version
     )
@@ -466,9 +475,10 @@ def _system(kind: str) -> Any:
         elif kind.startswith("http"):
             timeout = import_module("aiohttp").ClientTimeout(total=None, sock_connect=TIMEOUT_S, sock_read=TIMEOUT_S)
             options |= {"client_kwargs": {"timeout": timeout, "trust_env": True}}
-        _systems[key] = fsspec.filesystem(kind, **options)
+        system = fsspec.filesystem(kind, **options)
         if kind == "s3":
-            _systems[key].retries = 1
+            system.retries, system.starting, system.started = 1, import_module("asyncio").Lock(), set()
+        _systems.setdefault(key, system)
     return _systems[key]
 
 
