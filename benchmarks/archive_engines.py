@@ -26,7 +26,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from heartlm.databases import database, discovery
-from heartlm.databases.each_recording import recordings_of, stream_recordings
+from heartlm.databases.each_recording import recordings_of, source_digest, stream_recordings
 from heartlm.databases.index import METADATA, ROWS, VERSION, schema
 from heartlm.databases.part_files import SUMMARIES, _groups, _rows_of, write_tables
 from heartlm.delineation.recordings import DelineationTask
@@ -56,7 +56,8 @@ class Delineate:
         self.task, self.databases = task, dict(enumerate(databases))
 
     def __call__(self, place: tuple[int, str]) -> int:
-        return len(_rows_of(self.task, self.databases, place)[SUMMARIES])  # type: ignore[index]
+        database = self.databases[place[0]]
+        return len(_rows_of(self.task, database, place[1], source_digest(database, place[1]))[SUMMARIES])  # type: ignore[index]
 
 
 def per_second(work: Any, items: Sequence[Any], engine: EngineOptions, processes: int) -> float:
