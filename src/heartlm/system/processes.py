@@ -10,6 +10,7 @@ the number of workers. The work is sent to each worker once.
 from __future__ import annotations
 
 import faulthandler
+import logging
 import multiprocessing
 import os
 import pickle
@@ -35,6 +36,7 @@ from heartlm.system.engine import EngineOptions
 from heartlm.system.entry_points import entry_points
 from heartlm.system.memory import keep_memory
 from heartlm.system.parent import end_with_parent
+from heartlm.system.progress import say
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -342,6 +344,9 @@ def _dask(work: Any, options: EngineOptions) -> Iterator[Opened]:
     with needs("dask", "distributed"):
         distributed = import_module("distributed")
     with ExitStack() as stack:
+        log = logging.getLogger("distributed.client")  # logs with its stack what becomes one line here
+        stack.callback(log.setLevel, log.level)
+        log.setLevel(logging.CRITICAL)
         address, processes = options.scheduler, options.processes or len(usable_cpus())
         name, _, text = (address or "").partition(":")
         starts = {point.name: point for point in entry_points(CLUSTERS)}
@@ -357,7 +362,10 @@ def _dask(work: Any, options: EngineOptions) -> Iterator[Opened]:
         except (OSError, ValueError) as error:
             raise HeartlmError(f"scheduler: no Dask scheduler answers at {address}: {error}") from error
         loaded = client.submit(_load, pickle.dumps(work), heartlm.__version__)
-        num_workers = max(sum(client.nthreads().values()), options.processes or 1)
+        threads = client.nthreads()
+        if not threads:
+            say(f"waiting for the first Dask worker of {options.scheduler or address}")
+        num_workers = max(sum(threads.values()), options.processes or 1)
         pool = stack.enter_context(client.get_executor(pure=False))
         beginning = _do_in_dask, loaded, options.limit_s, str(Path.cwd())
         yield lambda items: pool.submit(*beginning, items), AHEAD_BY_DASK * num_workers
