@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +88,7 @@ def build_corpus(
             for shard in shards.values():
                 shard.path.unlink()
             return manifest
+        _clear_shards(_shards_of(out), {})
         todo = plan[journal.num_parts :]
         processes = config.processes_for(len(todo))
         encoded = _encoded(todo, tokenizer, config, statements, processes)
@@ -172,6 +173,18 @@ def _shards_of(out: Path) -> Path:
     return out.with_name(f".{out.name}.shards")
 
 
+def _clear_shards(folder: Path, usable: Mapping[str, Any]) -> None:
+    """Remove the shards of an earlier build, by their names and settings, unless another process writes them."""
+    for name in sorted({path.name.removeprefix(".").removesuffix(".partial") for path in folder.glob("*")}):
+        shard = folder / name
+        # the partial one first: another process may rename it meanwhile
+        own = [Journal(each).settings for each in (shard.with_name(f".{name}.partial"), shard)]
+        if name not in usable or usable[name] not in own:
+            with suppress(HeartlmError), partial_folder(shard) as partial:
+                clear(partial, "*")
+                shutil.rmtree(shard, ignore_errors=True)
+
+
 def _name_of(index: int) -> str:
     return f"{index:04d}"
 
@@ -191,10 +204,14 @@ class _ShardWork:
     encode: _Encode
     settings: dict[str, Any]
 
+    def settings_of(self, index: int) -> dict[str, Any]:
+        """Return everything that a shard depends on."""
+        return self.settings | {"shard": index, "tokens of": self.encode.tokenizer.content_hash()}
+
     def __call__(self, shard: Shard, at_start: Callable[[Journal], None] | None = None) -> int:
         index, parts = shard
         folder, num_samples = self.folder / _name_of(index), 0
-        settings = self.settings | {"shard": index, "tokens of": self.encode.tokenizer.content_hash()}
+        settings = self.settings_of(index)
         if Journal(folder).settings == settings:
             return 0
         with partial_folder(folder) as partial:
@@ -228,6 +245,7 @@ def _build_shards(
     databases = list(dict.fromkeys(database for database, _ in plan))
     work = _ShardWork(_shards_of(out), _Encode(tokenizer, config, statements, databases), settings)
     items = [(index, _numbered(shard, databases)) for index, shard in enumerate(shards_of(plan, config.num_shards))]
+    _clear_shards(work.folder, {_name_of(index): work.settings_of(index) for index, _ in items})
     joined = journal.folder / "shards"
     joined.mkdir(exist_ok=True)
     # a build that was killed when it joined the shards has moved some
