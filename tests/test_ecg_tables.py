@@ -486,6 +486,13 @@ def test_parquet(tmp_path: Path) -> None:
         read_recording(path)
 
 
+def test_a_parquet_file_with_two_columns_of_one_name_is_one_line(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array(TIME_S), pa.array(ECG), pa.array(ECG)], names=["time_s", "I", "I"])
+    pq.write_table(table, tmp_path / "r.parquet")
+    with pytest.raises(HeartlmError, match=r"r\.parquet: has two columns called 'I'; rename one"):
+        read_recording(tmp_path / "r.parquet")
+
+
 @pytest.mark.parametrize("wrong", [None, 0])
 def test_nanoseconds_of_parquet(tmp_path: Path, wrong: int | None) -> None:
     """Times that microseconds do not hold, and a wrong one whose distance float64 does not hold."""
