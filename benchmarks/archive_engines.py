@@ -34,7 +34,7 @@ from heartlm.corpus.plan import PART_RECORDS, _fingerprint, listed, make_plan
 from heartlm.corpus.rows import RecordTable
 from heartlm.corpus.schema import FILES
 from heartlm.databases import database, discovery
-from heartlm.databases.each_recording import recordings_of, stream_recordings
+from heartlm.databases.each_recording import recordings_of, source_digest, stream_recordings
 from heartlm.databases.index import METADATA, ROWS, VERSION, schema
 from heartlm.databases.part_files import SUMMARIES, _groups, _rows_of, write_tables
 from heartlm.databases.tables import PTB_XL
@@ -66,7 +66,8 @@ class Delineate:
         self.task, self.databases = task, dict(enumerate(databases))
 
     def __call__(self, place: tuple[int, str]) -> int:
-        return len(_rows_of(self.task, self.databases, place)[SUMMARIES])  # type: ignore[index]
+        database = self.databases[place[0]]
+        return len(_rows_of(self.task, database, place[1], source_digest(database, place[1]))[SUMMARIES])  # type: ignore[index]
 
 
 def per_second(work: Any, items: Sequence[Any], engine: EngineOptions, processes: int) -> float:

@@ -422,3 +422,15 @@ def test_a_recording_unlike_those_learned_from_is_said_to_be_so(analyst: Analyst
     assert found.summary()["unlike"] == "; ".join(found.unlike)
     noise = np.random.default_rng(0).normal(0, 0.3, (1, 60 * 250)).astype(np.float32)
     assert any("codes" in line for line in analyst.analyze(recording_of(noise)).unlike)
+
+
+@pytest.mark.parametrize("rate_hz", [0.02, 20.0])
+def test_several_leads_at_a_rate_too_low_for_beats_are_one_line(
+    rate_hz: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    time_s = np.arange(300) / rate_hz
+    signal = np.random.default_rng(1).normal(size=(2, 300))
+    lines = [f"{at},{first},{second}" for at, first, second in zip(time_s, *signal, strict=True)]
+    (tmp_path / "r.csv").write_text("\n".join(["time_s,I (mV),II (mV)", *lines]))
+    assert main(["analyze", str(tmp_path / "r.csv"), "--out", str(tmp_path / "out")]) == 2
+    assert f"r.csv: rate_hz is {rate_hz:g}, beats can be detected from 62 Hz on" in capsys.readouterr().err

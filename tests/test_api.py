@@ -286,6 +286,8 @@ def test_signatures_show_plain_types(name: str):
     ours = [each for each in members if callable(each) and each.__module__.startswith("heartlm")]
     for shown in (value, *ours):
         signature = inspect.signature(shown)
+        evaluated = inspect.signature(shown, eval_str=True)  # also where a type is not imported
+        assert not any(isinstance(each.annotation, str) for each in evaluated.parameters.values())
         annotations = [each.annotation for each in signature.parameters.values()] + [signature.return_annotation]
         quoted = [each for each in annotations if isinstance(each, str) and repr(each) != str(each)]
         assert not quoted and not re.search("ForwardRef|AnyPath", str(signature)), f"{shown.__qualname__}{signature}"

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import heartlm
+from heartlm import open_recording
 from heartlm.analysis.embed_recordings import SCHEMAS as VECTORS
 from heartlm.analysis.embed_recordings import EmbeddingTask
 from heartlm.analysis.recordings import SCHEMAS
@@ -27,6 +28,7 @@ from heartlm.databases.discovery import RecordFiles
 from heartlm.databases.part_files import LARGEST_GROUP, _groups
 from heartlm.databases.verify import verify_database
 from heartlm.delineation.recordings import SCHEMAS as WAVES
+from heartlm.errors import HeartlmError
 from heartlm.models.pretrained import find_run
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.write import simulate_database
@@ -239,3 +241,23 @@ def test_groups_grow_and_do_not_depend_on_the_number_of_recordings() -> None:
     assert max(len(group.records) for group in groups) == LARGEST_GROUP and len(groups) < 2_500
     few = list(_groups(records[:1000]))
     assert few[:-1] == groups[: len(few) - 1]
+
+
+def test_an_index_or_a_table_of_results_is_no_recording(
+    ward: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("delineate to tables", ward, tmp_path / "results", "--processes", "1")
+    assert main(["data", "index", str(ward), "--out", str(tmp_path / "results" / "index.parquet")]) == 0
+    assert main(["embed", "beats", str(ward), "--out", str(tmp_path / "results" / "vectors.parquet")]) == 0
+    tables = sorted((tmp_path / "results").rglob("*.parquet"))
+    assert len(tables) >= 5
+    for path in tables:
+        with pytest.raises(HeartlmError, match=rf"^{path}: is no recording, but a table about recordings"):
+            open_recording(path)
+        capsys.readouterr()
+        commands = [["data", "show", str(path)], ["analyze", str(path), "--out", str(tmp_path / "out"), "--rate=250"]]
+        for words in commands[: 1 if path.stem == "index" else 2]:  # an index has recordings, which are analysed
+            assert main(words) == 2
+            assert f"{path}: is no recording, but a table" in capsys.readouterr().err
+    with pytest.raises(HeartlmError, match="no recordings"):
+        open_database(tmp_path / "results" / "beats")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 from heartlm.cli.main import main
-from heartlm.corpus.build import build_corpus
+from heartlm.corpus.build import build_corpus, build_part
 from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.shards import ALIGN_TOKENS, first_tokens
@@ -110,6 +112,41 @@ def test_shards_of_a_build_that_was_given_up_are_removed(
         assert main([*words, "--out", str(tmp_path / "corpus"), option]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
     check_same(open_corpus(tmp_path / "corpus"), whole)
+
+
+class Failing(RhythmTokenizer):
+    """Has no tokens of any lead."""
+
+    def encode(self, lead: Lead) -> Tokens:
+        raise HeartlmError("a fault")
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_build_removes_shards_of_another_number_when_it_begins(unspoilt: Path, tmp_path: Path, shards: int) -> None:
+    out = tmp_path / "corpus"
+    for number in (2, 3, 4):
+        build_part([unspoilt], out, replace(CONFIG, tokenizer="rhythm", part=f"{number}/4"), None)
+    writing = (
+        "import sys; from pathlib import Path; from heartlm.corpus.journal import partial_folder\n"
+        "with partial_folder(Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", writing, tmp_path / ".corpus.shards" / "0003"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        with pytest.raises(HeartlmError, match="a fault"):
+            build_corpus([unspoilt], Failing(), out, replace(CONFIG, shards=shards))
+        process.communicate()
+    assert [path.name for path in sorted((tmp_path / ".corpus.shards").glob("[0-9]*"))] == ["0003"]
+
+
+def test_a_build_keeps_the_shards_that_it_needs(unspoilt: Path, tmp_path: Path) -> None:
+    build_part([unspoilt], tmp_path / "corpus", replace(CONFIG, tokenizer="rhythm", part="3/3"), None)
+    folder = (tmp_path / ".corpus.shards" / "0002").stat().st_ino
+    build_corpus([unspoilt], RhythmTokenizer(), tmp_path / "corpus", replace(CONFIG, shards=3))
+    assert (tmp_path / "corpus" / "shards" / "0002").stat().st_ino == folder
 
 
 class KilledOnce(RhythmTokenizer):

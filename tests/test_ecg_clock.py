@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from heartlm.formats.clock import UnusableClockError, counter_modulus, grid_of_counter, regular_grid
+from heartlm.formats.plausible import RATES_HZ
 
 NUM = 7200
 RATES = (125.0, 128.0, 130.0, 130.63, 250.0, 256.0, 360.0, 500.0, 512.0, 700.0, 1000.0, 1024.0)
@@ -180,3 +183,28 @@ def test_numbers_of_rows() -> None:
     assert counter_modulus(np.arange(100.0)) == 0
     for other in (np.arange(100.0) / 2, np.zeros(100), np.sin(np.arange(100)), np.arange(100.0) % 10):
         assert counter_modulus(other) is None
+
+
+NUMBERS = st.integers(-3, 3).map(float) | st.floats()
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(NUMBERS, max_size=40), st.sampled_from([None, 0.001, 250.0, 1e6]))
+@example([0.0, 0.006, 0.002, -0.002, 0.004], None)  # steps of which half fall: the line through them falls
+@example([0.0, 0.0, 0.0], None)
+@example([0.0, 1e-315, 2e-315], None)
+@example([0.0, 1e58], 0.001)
+@example([0.0, 1e306, 2e306, 3e306], 1e6)
+def test_any_numbers_are_a_grid_of_a_possible_rate_or_a_reason(numbers: list[float], rate_hz: float | None) -> None:
+    for grid_of in (
+        lambda: regular_grid(np.array(numbers), rate_hz),
+        lambda: grid_of_counter(np.array(numbers), 250.0),
+    ):
+        try:
+            grid = grid_of()
+        except UnusableClockError as error:
+            assert str(error)
+            continue
+        if grid is not None:
+            assert RATES_HZ[0] <= grid.rate_hz <= RATES_HZ[1] and (np.diff(grid.positions) > 0).all()
+            assert len(grid.rows) == len(grid.positions) <= len(numbers) and grid.positions[0] == 0

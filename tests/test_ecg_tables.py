@@ -486,6 +486,22 @@ def test_parquet(tmp_path: Path) -> None:
         read_recording(path)
 
 
+def test_a_parquet_file_with_two_columns_of_one_name_is_one_line(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array(TIME_S), pa.array(ECG), pa.array(ECG)], names=["time_s", "I", "I"])
+    pq.write_table(table, tmp_path / "r.parquet")
+    with pytest.raises(HeartlmError, match=r"r\.parquet: has two columns called 'I'; rename one"):
+        read_recording(tmp_path / "r.parquet")
+
+
+@pytest.mark.filterwarnings("error")
+def test_columns_of_infinities_give_no_warning(tmp_path: Path) -> None:
+    columns = {"time_s": TIME_S, "I (mV)": ECG, "": np.full(len(ECG), np.inf)}
+    pq.write_table(pa.table(columns), tmp_path / "r.parquet")
+    recording = read_recording(tmp_path / "r.parquet")
+    signal = recording.signal(leads=recording.leads)
+    np.testing.assert_array_equal(np.isfinite(signal).all(axis=1), [name == "I" for name in recording.leads])
+
+
 @pytest.mark.parametrize("wrong", [None, 0])
 def test_nanoseconds_of_parquet(tmp_path: Path, wrong: int | None) -> None:
     """Times that microseconds do not hold, and a wrong one whose distance float64 does not hold."""

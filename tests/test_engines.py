@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 from heartlm.errors import HeartlmError
 from heartlm.system.engine import EngineOptions
 from heartlm.system.processes import Lost, is_worker, run_each, within_limit
+from tests.conftest import ROOT
 from tests.dask_cluster import dask_cluster
 
 pytest.importorskip("distributed")
@@ -59,6 +63,20 @@ def test_a_worker_that_ends_costs_its_item_alone(engine: str, tmp_path: Path, re
     assert lost == [first + 5, first + 8]
     assert "killed, or not done in 1 s" in str(results[first + 5])
     assert all(result == (number**2, True) for number, result in enumerate(results) if number not in lost)
+
+
+@pytest.mark.slow
+def test_a_rank_of_mpi_loses_its_process_alone(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    from lab.steps import mpiexec
+
+    try:
+        ranks = [*mpiexec(3), sys.executable, "-m", "mpi4py.futures", "-m", "tests.mpi_client"]
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    done = subprocess.run([*ranks, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
+    lost = {5: "Lost", 8: "Lost"}
+    assert json.loads(done.stdout) == [lost.get(number, [number**2, True]) for number in range(20)]
 
 
 @pytest.mark.slow

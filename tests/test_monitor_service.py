@@ -230,6 +230,8 @@ def test_pages_beyond_the_limit_are_refused_and_reported(ward: Path, tmp_path: P
             pass
         shown = wait_for(lambda: json.loads(viewers[0].recv())["connections"])
         assert shown[0]["problem"] == "16 pages are open: no further one is shown"
+        # it is shown for longer than the time between two searches for idle connections, which also end problems
+        assert all(json.loads(viewers[0].recv())["connections"] == shown for _ in range(8))
         viewers[1].close()
 
         def is_let_in() -> bool:

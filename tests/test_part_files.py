@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from heartlm.databases.database import Database
 from heartlm.databases.part_files import Rows, TablesTask, write_tables
 from heartlm.ecg.recording import Recording
 from heartlm.simulate.config import SimulationConfig
@@ -52,6 +53,18 @@ class Fragile(TablesTask):
 
     def totals(self, summary: Mapping[str, Any]) -> Mapping[str, float]:
         return {"samples": summary["samples"]}
+
+
+def test_the_files_of_each_recording_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ward, looked_at = tmp_path / "ward", list[str]()
+    simulate_database(ward, SimulationConfig(patients=5, minutes=0.25, seed=3))
+    (tmp_path / "trouble").write_text("none")
+    source = Database.source
+    monkeypatch.setattr(Database, "source", lambda self, name: (looked_at.append(name), source(self, name))[1])
+    for _ in range(2):  # the second time results are kept
+        assert write_tables(Fragile((ward,), tmp_path / "out"), PartOptions(processes=1), 1).num_recordings == 5
+        assert looked_at == [f"s000{number}" for number in range(1, 6)]
+        looked_at.clear()
 
 
 @pytest.mark.slow

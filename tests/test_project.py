@@ -39,7 +39,7 @@ def public_names() -> list[str]:
 def settings_of(function: Any) -> list[str]:
     """Names of the fields of the settings that `function` takes, as `config`."""
     config = inspect.signature(function).parameters.get("config")
-    kind = None if config is None else getattr(heartlm, config.annotation.removesuffix(" | None"), None)
+    kind = None if config is None else getattr(heartlm, str(config.annotation).removesuffix(" | None"), None)
     return [*getattr(kind, "__dataclass_fields__", ())]
 
 

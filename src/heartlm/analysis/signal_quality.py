@@ -87,9 +87,9 @@ def lead_quality(signal_mv: Floats, rate_hz: float) -> LeadQuality:
     Raises:
         ValueError: the rate is too low for the detectors.
     """
+    offline, causal = detect_beats(signal_mv, rate_hz), detect_beats(signal_mv, rate_hz, "causal")
     piece = round(QUALITY_S * rate_hz)
     num_pieces = max(1, -(-len(signal_mv) // piece))
-    offline, causal = detect_beats(signal_mv, rate_hz), detect_beats(signal_mv, rate_hz, "causal")
     match = match_beats(offline, causal, rate_hz)
 
     def count(sample: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import tee
@@ -91,6 +91,7 @@ def build_corpus(
             for shard in shards.values():
                 shard.path.unlink()
             return manifest
+        _clear_shards(_shards_of(out), {})
         encoded = _encoded(plan.parts(journal.num_parts), encode)
         parts = track(
             encoded, len(plan), "tokenize", lambda part: part.num_samples / 1e6, "M samples", journal.num_parts
@@ -176,6 +177,18 @@ def _shards_of(out: Path) -> Path:
     return out.with_name(f".{out.name}.shards")
 
 
+def _clear_shards(folder: Path, usable: Mapping[str, Any]) -> None:
+    """Remove the shards of an earlier build, by their names and settings, unless another process writes them."""
+    for name in sorted({path.name.removeprefix(".").removesuffix(".partial") for path in folder.glob("*")}):
+        shard = folder / name
+        # the partial one first: another process may rename it meanwhile
+        own = [Journal(each).settings for each in (shard.with_name(f".{name}.partial"), shard)]
+        if name not in usable or usable[name] not in own:
+            with suppress(HeartlmError), partial_folder(shard) as partial:
+                clear(partial, "*")
+                shutil.rmtree(shard, ignore_errors=True)
+
+
 def _name_of(index: int) -> str:
     return f"{index:04d}"
 
@@ -191,10 +204,14 @@ class _ShardWork:
     encode: _Encode
     settings: dict[str, Any]
 
+    def settings_of(self, index: int) -> dict[str, Any]:
+        """Return everything that a shard depends on."""
+        return self.settings | {"shard": index, "tokens of": self.encode.tokenizer.content_hash()}
+
     def __call__(self, shard: Shard, at_start: Callable[[Journal], None] | None = None) -> int:
         index, parts = shard
         folder, num_samples = self.folder / _name_of(index), 0
-        settings = self.settings | {"shard": index, "tokens of": self.encode.tokenizer.content_hash()}
+        settings = self.settings_of(index)
         if Journal(folder).settings == settings:
             return 0
         with partial_folder(folder) as partial:
@@ -221,6 +238,7 @@ def _build_shards(
     """Build the shards that are not complete, each by one worker; return the journal of each by its final folder."""
     config, work = encode.config, _ShardWork(_shards_of(out), encode, settings)
     items = list(enumerate(plan.shards(config.num_shards)))
+    _clear_shards(work.folder, {_name_of(index): work.settings_of(index) for index, _ in items})
     joined = journal.folder / "shards"
     joined.mkdir(exist_ok=True)
     # a build that was killed when it joined the shards has moved some

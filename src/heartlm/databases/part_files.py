@@ -199,19 +199,17 @@ class _TryWork:
     def __call__(self, group: _Group) -> None:
         databases = group.opened(self.databases)
         for place in group.records:
-            _rows_of(self.task, databases, place)
+            _rows_of(self.task, databases[place[0]], place[1], source_digest(databases[place[0]], place[1]))
 
 
-def _rows_of(task: TablesTask, databases: Mapping[int, Database], place: Place) -> dict[str, Rows] | str:
+def _rows_of(task: TablesTask, database: Database, record_id: str, source: str) -> dict[str, Rows] | str:
     _ = task.made  # outside of `try`: an error of the models concerns all recordings
-    database, record_id = databases[place[0]], place[1]
     try:
         with within_limit():
             if not task.takes(database, record_id):
                 return {table: [] for table in task.schemas}
             whose = {"database": database.name, "record": record_id}
-            path, source = task.out / f"{record_id}.json", source_digest(database, record_id)
-            rows = task.rows(database.recording(record_id), path, source)
+            rows = task.rows(database.recording(record_id), task.out / f"{record_id}.json", source)
     except HeartlmError as error:
         return str(error)
     return {table: [whose | row for row in own] for table, own in rows.items()}
@@ -230,9 +228,9 @@ class _GroupWork:
 
         task, name = self.task, f"part-{group.index:06d}.parquet"
         databases = group.opened(self.databases)
-        sources = [[*place, source_digest(databases[place[0]], place[1])] for place in group.records]
+        sources = {place: source_digest(databases[place[0]], place[1]) for place in group.records}
         lost = [[*place, reason] for place, reason in group.lost.items()]
-        described = json.dumps([task.made, sources], sort_keys=True)
+        described = json.dumps([task.made, [[*place, source] for place, source in sources.items()]], sort_keys=True)
         digest = hashlib.sha256(described.encode()).hexdigest()
         last = task.out / SUMMARIES / name
         if last.is_file():
@@ -242,10 +240,10 @@ class _GroupWork:
                 return dict(about["outcome"])
         tables: dict[str, Rows] = {table: [] for table in task.schemas}
         totals, left_out = Counter[str](), [f"{record_id}: {reason}" for _, record_id, reason in lost]
-        for place in group.records:
+        for place, source in sources.items():
             if place in group.lost:
                 continue
-            rows = _rows_of(task, databases, place)
+            rows = _rows_of(task, databases[place[0]], place[1], source)
             if isinstance(rows, str):
                 left_out.append(f"{place[1]}: {rows}")
                 continue

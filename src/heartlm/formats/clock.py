@@ -15,7 +15,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-LONGEST_GAP_S = 7 * 86400.0
+from heartlm.formats.plausible import RATES_HZ
+
+LONGEST_GAP_S, _SHORTEST_STEP_S = 7 * 86400.0, 1e-9
+_LARGEST_GAP = 2**40
+"""Rows of a gap, of which `_MOST_JUMPS` do not overflow: it is longer than the longest."""
 PACKETS = "times are those of packets"
 """Begin of the repair of a clock with one time for several rows."""
 # --- packets: one time for several rows, or times of arrival
@@ -114,6 +118,7 @@ class Grid:
     repairs: tuple[str, ...] = ()
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # of times that are refused
 def regular_grid(time_s: NDArray[np.float64], rate_hz: float | None = None) -> Grid:
     """Return the grid of rows with the times `time_s`, float64 `[num_rows]`, NaN where a row states none.
 
@@ -153,15 +158,19 @@ def regular_grid(time_s: NDArray[np.float64], rate_hz: float | None = None) -> G
     if len(known) < 2:
         raise UnusableClockError("has fewer than two different times")
     step_s = 1 / rate_hz if rate_hz else _step_between_gaps(known, time_s)
-    if not 0 < step_s < LONGEST_GAP_S:
+    if not _SHORTEST_STEP_S < step_s < LONGEST_GAP_S:
         raise UnusableClockError("does not rise")
     # Gaps follow from the step, and the step from the times with their gaps: the second round has the better step.
     for _ in range(2):
         gaps = _gaps(known, time_s, step_s)
         places = known + np.concatenate([[0], np.cumsum(gaps)])
         fitted_s, error_s = _slope(places, time_s[known])
+        if not fitted_s > 0:  # jitter around equal times
+            raise UnusableClockError("does not rise")
+        if not RATES_HZ[0] <= 1 / fitted_s <= RATES_HZ[1]:
+            raise UnusableClockError(f"tells {1 / fitted_s:.5g} Hz")
         if rate_hz and abs(fitted_s * rate_hz - 1) > _CONTRADICTS:
-            raise UnusableClockError(f"tells {1 / fitted_s:.5g} Hz" if fitted_s > 0 else "does not rise")
+            raise UnusableClockError(f"tells {1 / fitted_s:.5g} Hz")
         is_same = not gaps.any() and abs(fitted_s - step_s) * len(known) < _SAME_GRID * step_s
         step_s = step_s if rate_hz else fitted_s
         if is_same:
@@ -230,6 +239,7 @@ def grid_of_counter(counter: NDArray[np.float64], rate_hz: float) -> Grid | None
     return replace(grid, repairs=tuple(each.replace("in the times", "in the row numbers") for each in grid.repairs))
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def counter_modulus(values: NDArray[np.float64]) -> int | None:
     """Return the number from which a counter of rows begins again, 0 if it does not; None if `values` do not count."""
     if len(values) < 2:
@@ -396,7 +406,9 @@ def _step_between_gaps(known: NDArray[np.int64], time_s: NDArray[np.float64]) ->
     steps, rows = np.diff(time_s[known]), np.diff(known)
     slopes = steps / rows
     if (rows > 1).mean() > 0.5:  # packets have equal numbers of rows, single steps may be rounded to 0
-        off = np.abs(slopes / float(np.median(slopes)) - 1)
+        if not (middle := float(np.median(slopes))) > 0:
+            return 0.0
+        off = np.abs(slopes / middle - 1)
         # if times are exact, a lost row changes the slope of a packet by little
         is_exact = np.mean(off <= _EXACT) > _MOSTLY
         usual = off <= (_EXACT if is_exact else max(_JITTER_SPREADS * _spread(off), _UNEVEN_PACKETS))
@@ -433,7 +445,7 @@ def _gaps(known: NDArray[np.int64], time_s: NDArray[np.float64], step_s: float) 
         # `jumps` are differences of two times
         error_s = _MEDIAN_ERROR * spread_s / np.sqrt(2) * np.sqrt(1 / len(before) + 1 / len(after))
         if abs(jump_s) >= _SIGNIFICANT * error_s:
-            gaps[place] = max(1 - int(rows[place]), round(jump_s / step_s))
+            gaps[place] = max(1 - int(rows[place]), round(min(max(jump_s / step_s, -_LARGEST_GAP), _LARGEST_GAP)))
     return gaps
 
 

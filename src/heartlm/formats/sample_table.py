@@ -199,6 +199,7 @@ def _words(name: str) -> set[str]:
     return {word.casefold() for word in re.split(r"[^0-9A-Za-zÀ-ÿµμ]+", parts)}
 
 
+@np.errstate(over="ignore", invalid="ignore")  # of infinities and the largest numbers
 def _sorted(columns: Sequence[Column]) -> tuple[list[Column], list[Column], list[Column]]:
     """Return the columns that may be clocks, with values in seconds, the counters of rows, and the leads."""
     clocks, counters, leads = list[Column](), list[Column](), list[Column]()

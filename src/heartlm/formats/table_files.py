@@ -46,6 +46,8 @@ _LONGEST_TIME = 100
 METADATA = b"heartlm"
 """Field of a Parquet file's metadata, see `ParquetMetadata`."""
 _TICKS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+# Columns that heartlm's tables of many recordings have: those of results, of a corpus, and an index.
+_OF_MANY = ({"database", "record"}, {"database", "record_id"}, {"record", "path"})
 HDF5_ENDINGS = (".h5", ".hdf5")
 # Rate and name of the databases whose HDF5 files state neither rate nor unit, by the name of their array: that of
 # Shandong Provincial Hospital (Liu et al., Sci. Data 9:272, 2022) and CODE-15 % (Ribeiro et al., Zenodo 4916206).
@@ -124,6 +126,13 @@ def read_parquet(path: Path) -> Recording:
     with _parquet_file(source) as file:
         about, names = _about(path, file.schema_arrow.metadata), file.schema_arrow.names
         is_own = "lead_names" in about
+        if not is_own and (of_many := _of_many(file.schema_arrow)):
+            raise HeartlmError(
+                f"{path}: is no recording, but a table about recordings, which its columns {' and '.join(of_many)} "
+                "name; give one of them"
+            )
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise HeartlmError(f"{path}: has two columns called {twice[0]!r}; rename one")
         columns = names[1:] if is_own else _columns_used(file.schema_arrow)
         metadata = file.metadata
         num_rows = max(metadata.num_rows, sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)))
@@ -149,6 +158,11 @@ def _columns_used(schema: Any) -> list[str]:
     """Return the names of the columns that may be leads or times."""
     return [field.name for field in schema if pa.types.is_primitive(field.type) or _is_text(field.type)
             or pa.types.is_decimal(field.type) or pa.types.is_dictionary(field.type)]  # fmt: skip
+
+
+def _of_many(schema: Any) -> list[str]:
+    """Return the columns that tell of which recording each row is; empty if there are none."""
+    return next((sorted(names) for names in _OF_MANY if names <= set(schema.names)), [])
 
 
 def _is_text(kind: Any) -> bool:
@@ -204,11 +218,12 @@ def is_parquet_recording(path: Path) -> bool:
         with _parquet_file(path) as file:
             if "lead_names" in _about(path, file.schema_arrow.metadata):
                 return True
-            if len(file.schema_arrow.names) > MOST_COLUMNS:
+            if len(file.schema_arrow.names) > MOST_COLUMNS or _of_many(file.schema_arrow):
                 return False
             names = _columns_used(file.schema_arrow)
             batch = next(file.iter_batches(_SAMPLED_ROWS, columns=names, use_threads=False), None)
-            schema = pa.schema([file.schema_arrow.field(name) for name in names], file.schema_arrow.metadata)
+            fields = [field for field in file.schema_arrow if field.name in names]
+            schema = pa.schema(fields, file.schema_arrow.metadata)
         table = schema.empty_table() if batch is None else pa.Table.from_batches([batch])
         return _arrow_table(path, table).is_recording(path)
     except (HeartlmError, pa.ArrowException, OSError, ValueError):

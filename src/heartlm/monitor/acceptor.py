@@ -88,7 +88,7 @@ class Acceptor:
         self._listening, self._make_protocol, self._tls = listening, make_protocol, tls
         self._is_viewer, self._connection = is_viewer, connection
         self._open, self._handshakes = set[_Accepted](), set[asyncio.Task[None]]()
-        self._most_idle, self._failed_at = most_connections(), 0.0
+        self._most_idle = most_connections()
         listening.setblocking(False)
 
     async def run(self) -> None:
@@ -139,7 +139,6 @@ class Acceptor:
             oldest.abort()
 
     def _fail(self, problem: str) -> None:
-        self._failed_at = time.monotonic()
         self._connection.fail(self._connection.problem or problem)  # the first one: two in turns would fill the log
 
     async def _sweep_periodically(self) -> None:
@@ -151,5 +150,5 @@ class Acceptor:
             for each in idle:
                 if now - each.idle_since > IDLE_S:
                     each.abort()
-            if now - self._failed_at > _QUIET_S:
+            if now - self._connection.failed_at > _QUIET_S:
                 self._connection.restore()

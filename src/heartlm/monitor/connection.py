@@ -171,16 +171,17 @@ class Connection:
     Attributes:
         problem: why the connection does not work; None if it does.
         num_errors: number of failed attempts and refused alarms.
+        failed_at: time of the last one in seconds of the monotonic clock.
     """
 
     def __init__(self, name: str, log: Callable[[str], None], waiting: Callable[[], int]) -> None:
         self.name, self.waiting, self._log = name, waiting, log
         self.problem: str | None = None
-        self.num_errors, self._since = 0, ""
+        self.num_errors, self._since, self.failed_at = 0, "", 0.0
 
     def fail(self, problem: str) -> None:
         """Count an error, and log it unless it is that of the last attempt."""
-        self.num_errors += 1
+        self.num_errors, self.failed_at = self.num_errors + 1, time.monotonic()
         if self.problem is None:
             self._since = utc_now()
         if problem != self.problem:

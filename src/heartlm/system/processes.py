@@ -10,6 +10,7 @@ the number of workers. The work is sent to each worker once.
 from __future__ import annotations
 
 import faulthandler
+import logging
 import multiprocessing
 import os
 import pickle
@@ -35,6 +36,7 @@ from heartlm.system.engine import EngineOptions
 from heartlm.system.entry_points import entry_points
 from heartlm.system.memory import keep_memory
 from heartlm.system.parent import end_with_parent
+from heartlm.system.progress import say
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -96,7 +98,8 @@ def run_each(
         with _dask(work, options) as (submit, ahead), closing(_in_groups(submit, items, ahead, options)) as results:
             yield from results
         return
-    engine = _mpi(work) if options.engine == "mpi" else _processes(work, processes, options.limit_s, start)
+    limit_s = options.limit_s
+    engine = _mpi(work, limit_s) if options.engine == "mpi" else _processes(work, processes, limit_s, start)
     with engine as (submit, ahead), closing(_in_order(submit, items, ahead)) as futures:
         for _, future in futures:
             yield future.result()
@@ -188,6 +191,8 @@ def _lost(limit_s: float) -> Lost:
 _work: Callable[[Any], Any]
 _limit_s: float | None = None
 _one_at_a_time = threading.Lock()
+# What works for this rank of MPI.
+_worker: _Process
 
 
 def _begin(work: Callable[[Any], Any], limit_s: float, parent: int | None, cores: set[int]) -> None:
@@ -202,8 +207,13 @@ def _begin(work: Callable[[Any], Any], limit_s: float, parent: int | None, cores
         bind(cores)
 
 
-def _do(item: Any) -> Any:
-    return _work(item)
+def _begin_rank(work: Callable[[Any], Any], limit_s: float) -> None:
+    global _worker
+    _worker = _Process(multiprocessing.get_context("spawn"), (work, limit_s, os.getpid(), set()))
+
+
+def _do_in_rank(item: Any, limit_s: float) -> Any:
+    return _worker.attempt(item, limit_s)
 
 
 def _serve(connection: Connection, *beginning: Any) -> None:
@@ -285,6 +295,16 @@ class _Process:
             raise value
         return value
 
+    def attempt(self, item: Any, limit_s: float) -> Any:
+        """Return the result of an item, for which the process may end once, or a `Lost`."""
+        for _ in range(2):
+            try:
+                return self.result(item)
+            except (_EndedError, MemoryError):
+                self.end()
+                self.start()
+        return _lost(limit_s)
+
     def stop(self) -> None:
         """End the process for good; `result` in another thread raises."""
         with _start_lock:
@@ -314,13 +334,7 @@ def _processes(work: Any, processes: int, limit_s: float, start: str) -> Iterato
     def attempt(item: Any) -> Any:
         worker = free.get()
         try:
-            for _ in range(2):
-                try:
-                    return worker.result(item)
-                except (_EndedError, MemoryError):
-                    worker.end()
-                    worker.start()
-            return _lost(limit_s)
+            return worker.attempt(item, limit_s)
         finally:
             free.put(worker)
 
@@ -342,6 +356,9 @@ def _dask(work: Any, options: EngineOptions) -> Iterator[Opened]:
     with needs("dask", "distributed"):
         distributed = import_module("distributed")
     with ExitStack() as stack:
+        log = logging.getLogger("distributed.client")  # logs with its stack what becomes one line here
+        stack.callback(log.setLevel, log.level)
+        log.setLevel(logging.CRITICAL)
         address, processes = options.scheduler, options.processes or len(usable_cpus())
         name, _, text = (address or "").partition(":")
         starts = {point.name: point for point in entry_points(CLUSTERS)}
@@ -357,16 +374,19 @@ def _dask(work: Any, options: EngineOptions) -> Iterator[Opened]:
         except (OSError, ValueError) as error:
             raise HeartlmError(f"scheduler: no Dask scheduler answers at {address}: {error}") from error
         loaded = client.submit(_load, pickle.dumps(work), heartlm.__version__)
-        num_workers = max(sum(client.nthreads().values()), options.processes or 1)
+        threads = client.nthreads()
+        if not threads:
+            say(f"waiting for the first Dask worker of {options.scheduler or address}")
+        num_workers = max(sum(threads.values()), options.processes or 1)
         pool = stack.enter_context(client.get_executor(pure=False))
         beginning = _do_in_dask, loaded, options.limit_s, str(Path.cwd())
         yield lambda items: pool.submit(*beginning, items), AHEAD_BY_DASK * num_workers
 
 
 @contextmanager
-def _mpi(work: Any) -> Iterator[Opened]:
+def _mpi(work: Any, limit_s: float) -> Iterator[Opened]:
     with needs("mpi", "mpi4py"):
         from mpi4py.futures import MPIPoolExecutor
-    # A rank that ends takes the others with it: no limit of time.
-    with MPIPoolExecutor(initializer=_begin, initargs=(work, 0.0, None, set())) as pool:
-        yield lambda item: pool.submit(_do, item), AHEAD * pool.num_workers
+    # A rank that ends takes the others with it, so each rank has a process that works and may end.
+    with MPIPoolExecutor(initializer=_begin_rank, initargs=(work, limit_s)) as pool:
+        yield lambda item: pool.submit(_do_in_rank, item, limit_s), AHEAD * pool.num_workers

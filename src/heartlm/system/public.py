@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from heartlm.errors import needs
 from heartlm.system.progress import quiet
 
+# Names and texts in an annotation; the fields of a name do not count.
+_WORD, _TEXT = re.compile(r"(?<![\w.])[A-Za-z_]\w*"), re.compile(r"""(["']).*?\1""")
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -32,6 +36,16 @@ class _Plain(str):
         return str(self)
 
 
+class _Unknown:
+    """An annotation with names that are not imported, which `inspect.signature` leaves as it is with `eval_str`."""
+
+    def __init__(self, code: str) -> None:
+        self._code = code
+
+    def __repr__(self) -> str:
+        return self._code
+
+
 def show_plain_types(shown: Any) -> None:
     """Let `inspect.signature` and notebooks show the types of a function, or of all methods of a class, as code."""
     if inspect.isclass(shown):
@@ -45,4 +59,7 @@ def show_plain_types(shown: Any) -> None:
     for function in functions:
         for name, annotation in function.__annotations__.items():
             if isinstance(annotation, str):
-                function.__annotations__[name] = _Plain(annotation.replace("AnyPath", "str | Path"))
+                code = annotation.replace("AnyPath", "str | Path")
+                known = function.__globals__.keys() | vars(builtins).keys()
+                is_known = known >= set(_WORD.findall(_TEXT.sub("", code)))
+                function.__annotations__[name] = _Plain(code) if is_known else _Unknown(code)

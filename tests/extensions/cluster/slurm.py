@@ -40,7 +40,7 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller_port}
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire=5
+AuthInfo=socket={folder}/munge.socket,cred_expire=60
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation={folder}/state

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from heartlm.cli.main import main
+from heartlm.extensions.cluster import dask_workers
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.write import simulate_database
 from tests.extensions.cluster.slurm import Cluster, wait_for
@@ -77,3 +81,55 @@ def test_the_jobs_of_an_anonymous_conversion_make_one_key(
     about = json.loads((tmp_path / "parts" / "database.json").read_text())["patients"]
     assert len(about) == 6 and len(set(about.values())) == 5  # one patient has a recording in each part
     assert not list((tmp_path / "cache").rglob("*.key"))
+
+
+def by_slurm(ward: Path, site: str) -> list[str]:
+    where = ["--engine", "dask", "--scheduler", f"slurm:{site}", "--processes", "2"]
+    return ["delineate", str(ward), "--tables", "parquet", "--out", "out", *where]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"partition": "ward7"}, "sbatch refused: .*[Ii]nvalid partition"),
+        ({"python": "/no/python"}, r"all jobs have ended, the last as job \d+: FAILED, .*\.out: .*/no/python: No such"),
+    ],
+)
+def test_jobs_that_slurm_refuses_or_that_end_without_a_worker_are_one_line(
+    settings: dict[str, str],
+    said: str,
+    slurm: Cluster,
+    site: str,
+    ward: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(dask_workers, "ASK_EVERY_S", 0.5)
+    Path(site).write_text(yaml.safe_dump({"cpus_per_node": 1, "header": []} | settings))
+    assert main(by_slurm(ward, site)) == 2
+    lines = [line for line in capfd.readouterr().err.splitlines() if not line.startswith("waiting for ")]
+    assert len(lines) == 1 and re.search(f"scheduler: no Dask workers by SLURM, profile site: {said}", lines[0]), lines
+    wait_for(slurm.nodes_are_idle, "the end of the workers' jobs", slurm)
+
+
+def test_jobs_that_wait_are_reported_until_workers_come(slurm: Cluster, site: str, ward: Path, tmp_path: Path) -> None:
+    Path(site).write_text(yaml.safe_dump({"cpus_per_node": 1, "header": ["--hold"]}))
+    command = [sys.executable, "-m", "heartlm", *by_slurm(ward, site)]
+    with subprocess.Popen(command, env=slurm.environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        reported = next(line for line in process.stderr if "2 jobs PENDING (JobHeldUser)" in line)
+        assert reported.startswith("waiting for Dask workers by SLURM, profile site: ")
+        jobs = slurm.command("squeue", "--noheader", "--format=%A", "--states=PENDING").split()
+        slurm.command("scontrol", "release", ",".join(jobs))
+        process.stderr.read()
+    assert process.returncode == 0
+    wait_for(slurm.nodes_are_idle, "the end of the workers' jobs", slurm)
+
+
+def test_without_sbatch_the_line_says_so(
+    tmp_path: Path, ward: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(by_slurm(ward, "generic")) == 2
+    assert "scheduler: sbatch: no such command, so no SLURM here" in capsys.readouterr().err

@@ -67,6 +67,14 @@ class Place:
         self.wait(lambda: state_of(job).has_ended, f"the end of job {job}")
         return state_of(job)
 
+    def start_again(self, job: str, *changes: str) -> None:
+        """Let a job that was queued again start now, and not when its first credential has expired.
+
+        In a later second than it ended, because nodes refuse credentials up to that second.
+        """
+        self.wait(lambda: state_of(job).state == "PENDING", "the job in the queue again")
+        self.cluster.command("scontrol", "update", f"JobId={job}", *changes, "StartTime=now+2")
+
     def log(self, job: str) -> str:
         """All that the job printed."""
         return state_of(job).output.read_text()
@@ -134,8 +142,7 @@ def test_a_job_told_to_stop_queues_again_and_goes_on_with_one_node(place: Place,
     job = place.queued("stopped", tiny_corpus)
     place.wait(lambda: place.has_begun("stopped"), "the ranks")
     place.cluster.command("scancel", "--signal=USR1", "--batch", job)  # as SLURM does before the time is up
-    place.wait(lambda: state_of(job).state == "PENDING", "the job in the queue again")
-    place.cluster.command("scontrol", "update", f"JobId={job}", "NumNodes=1-1", "NumTasks=1", "StartTime=now")
+    place.start_again(job, "NumNodes=1-1", "NumTasks=1")
     state, log = place.ended(job), place.log(job)
     assert (state.state, state.restarts) == ("COMPLETED", 1), log
     assert "stopped after step" in log and "resumed after step" in log
@@ -187,6 +194,7 @@ def test_a_job_whose_node_fails_queues_again_and_goes_on_with_another(place: Pla
     try:
         for state in ("drain", "down"):  # its daemon still answers: by itself the node would be back at once
             place.cluster.command("scontrol", "update", f"nodename={node}", f"state={state}", "reason=test")
+        place.start_again(job)
         ended = place.ended(job)
     finally:
         place.cluster.command("scontrol", "update", f"nodename={node}", "state=resume")
