@@ -24,7 +24,14 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from heartlm.databases.discovery import NoRecordingsError, RecordFiles, find_records, printable, stream_records
+from heartlm.databases.discovery import (
+    NoRecordingsError,
+    RecordFiles,
+    beginning_of,
+    find_records,
+    printable,
+    stream_records,
+)
 from heartlm.databases.index import IndexedFiles, indexed_files, is_index, stream_index, the_where
 from heartlm.databases.known import KNOWN_DATABASES, UNKNOWN, database_name, same_recording_in_mitdb
 from heartlm.databases.splits import Split, de_chazal_split, hash_split
@@ -107,10 +114,13 @@ def stream_database(folder: Path, *, repaired: Repaired = "warn") -> tuple[Datab
         HeartlmError: as `open_database`; what concerns the records is raised by the stream.
     """
     folder = source_path(folder)
+    if isinstance(folder, RemotePath):
+        forget(folder)
     if _is_index(folder):
         folder, records = stream_index(folder)
-    elif isinstance(folder, RemotePath) and is_there(folder / "RECORDS"):  # which needs the whole listing
-        database = open_database(folder, repaired=repaired)
+    elif isinstance(folder, RemotePath) and (beginning_of(folder.files_below())[1] or is_there(folder / "RECORDS")):
+        # What is listed whole is asked for no file, and RECORDS needs the whole listing.
+        database = Database(folder, repaired=repaired)
         return database, ((record_id, database.files(record_id)) for record_id in database.record_ids)
     else:
         records = stream_records(folder)
