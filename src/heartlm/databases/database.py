@@ -32,7 +32,7 @@ from heartlm.databases.discovery import (
     printable,
     stream_records,
 )
-from heartlm.databases.index import IndexedFiles, indexed_files, is_index, stream_index, the_where
+from heartlm.databases.index import is_index, stream_index, the_where
 from heartlm.databases.known import KNOWN_DATABASES, UNKNOWN, database_name, same_recording_in_mitdb
 from heartlm.databases.splits import Split, de_chazal_split, hash_split
 from heartlm.databases.tables import PTB_XL, stated_patients, whole_record_rhythm
@@ -98,7 +98,8 @@ def open_database(folder: Path, *, repaired: Repaired = "warn", stated: Stated |
     """
     folder, files = source_path(folder), None
     if _is_index(folder):
-        folder, files = indexed_files(folder)
+        folder, records = stream_index(folder)
+        files = dict(records)
     if isinstance(folder, RemotePath):
         forget(folder)
     return Database(folder, files=files, repaired=repaired, stated=stated)
@@ -208,9 +209,6 @@ class Database:
     def with_files(self, files: Mapping[str, RecordFiles]) -> Database:
         """Return the same database with other records, given by their files."""
         self._patients  # noqa: B018, read once for all copies
-        for each in files.values():
-            if each.entries is not None:
-                remember_record(f"{each.stem}.", each.entries)
         other = copy(self)
         other._place, other._ahead = 0, set()
         other._files, other._patient_of, other.record_ids = files, {}, tuple(sorted(files))
@@ -223,9 +221,7 @@ class Database:
         """
         if not isinstance(self.folder, RemotePath):
             return
-        if isinstance(self._files, IndexedFiles):
-            yield from self._files.versions()
-        elif any(files.entries is None for files in self._files.values()):
+        if any(files.entries is None for files in self._files.values()):
             yield from (f"{path}\0{path.version()}\n" for path in sorted(self.folder.files_below()))
         else:
             entries = chain.from_iterable((files.entries or {}).items() for files in self._files.values())
@@ -375,11 +371,12 @@ class Database:
         Raises:
             HeartlmError: there is no such record.
         """
-        try:
-            return self._files[record_id]
-        except KeyError:
+        if (files := self._files.get(record_id)) is None:
             shown = ", ".join(self.record_ids[:5]) + (", ..." if len(self.record_ids) > 5 else "")
-            raise HeartlmError(f"{self.folder}: no record {record_id!r}; it has {shown}") from None
+            raise HeartlmError(f"{self.folder}: no record {record_id!r}; it has {shown}")
+        if files.entries is not None:
+            remember_record(f"{files.stem}.", files.entries)
+        return files
 
     def signal_paths(self, record_id: str) -> set[Path]:
         """Return the files with the signal of a record: a WFDB header and those it names, which may be missing.

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -99,25 +98,13 @@ def about_index(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def indexed_files(path: Path) -> tuple[Path, Mapping[str, RecordFiles]]:
-    """Return the source of an index, and the files of its records that fulfil the condition of the command.
-
-    Raises:
-        HeartlmError: the file cannot be read, the condition is malformed, or no record fulfils it.
-    """
-    import pyarrow as pa
-
-    folder, is_short, tables = _chosen(path)
-    return folder, IndexedFiles(folder, pa.concat_tables(tables), is_short)
-
-
 def stream_index(path: Path) -> tuple[Path, Iterator[tuple[str, RecordFiles]]]:
     """Return the source of an index, and id and files of its records that fulfil the condition of the command.
 
     They are in the order of their ids, more than `HELD` in that of the index, which is read while they are yielded.
 
     Raises:
-        HeartlmError: as `indexed_files`.
+        HeartlmError: the file cannot be read, the condition is malformed, or no record fulfils it.
     """
     folder, is_short, tables = _chosen(path)
 
@@ -157,38 +144,6 @@ def _chosen(path: Path) -> tuple[Path, bool, Iterator[Any]]:
             raise HeartlmError(f"{path}: {f'no recording with {where}' if where else 'has no recordings'}")
 
     return source_path(about["source"]), bool(about["unique_names"]), tables()
-
-
-class IndexedFiles(Mapping[str, RecordFiles]):
-    """Files of the records of an index, by their names; a table of Arrow, not an object for each."""
-
-    def __init__(self, folder: Path, table: Any, unique_names: bool) -> None:
-        records = table["record"].to_pylist()
-        names = [each.rpartition("/")[2] for each in records] if unique_names else records
-        order = sorted(range(len(names)), key=names.__getitem__)
-        self._folder, self._table = folder, table.take(order).combine_chunks()
-        self._names = [names[place] for place in order]
-
-    def versions(self) -> Iterator[str]:
-        """Yield a line for each file at an address, with its size and version."""
-        for files in self._table["files"] if isinstance(self._folder, SourcePath) else ():
-            for each in files.as_py() or ():
-                yield f"{each['name']}\0{each['size']} {each['version']}\n"
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __getitem__(self, name: str) -> RecordFiles:
-        place = bisect_left(self._names, name)
-        if place == len(self._names) or self._names[place] != name:
-            raise KeyError(name)
-        files = _files_of(self._folder, {column: self._table[column][place].as_py() for column in _COLUMNS})
-        if files.entries is not None:
-            store.remember_record(f"{files.stem}.", files.entries)
-        return files
 
 
 def _files_of(folder: Path, row: dict[str, Any]) -> RecordFiles:

@@ -117,6 +117,8 @@ def remember(entries: Mapping[str, Entry | None], complete: Iterable[str]) -> No
 
 def remember_record(prefix: str, entries: Mapping[str, Entry]) -> None:
     """Add what is known of all files whose address begins with `prefix`; that of the last records only is kept."""
+    if prefix in _known.complete and entries.items() <= _known.entries.items():
+        return
     remember(entries, [prefix])
     _records.append((prefix, tuple(entries)))
     if len(_records) > _RECENT_RECORDS:
