@@ -9,13 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from heartlm.errors import HeartlmError
 from heartlm.system.engine import EngineOptions
-from heartlm.system.processes import Lost, is_worker, run_each, within_limit
+from heartlm.system.processes import Lost, _DaskAnswer, is_worker, run_each, within_limit
 from tests.conftest import ROOT
 from tests.dask_cluster import dask_cluster
 
@@ -86,6 +88,23 @@ def test_an_exception_comes_after_the_results_before_it(tmp_path: Path, schedule
     with pytest.raises(HeartlmError, match=r"^item 130$"):
         results.extend(iter(run_each(Fragile(tmp_path), items, options, 2)))
     assert results == [(number**2, True) for number in range(130)]
+
+
+@pytest.mark.slow
+def test_a_result_that_never_comes_ends_with_the_scheduler(tmp_path: Path) -> None:
+    """Dask leaves a future as it is if the scheduler is lost while the result is fetched."""
+    import distributed
+
+    with ExitStack() as stack:
+        address, process = stack.enter_context(dask_cluster(tmp_path))
+        client = stack.enter_context(distributed.Client(address, timeout=2, set_as_default=False))
+        waiting, failed = _DaskAnswer(Future(), client), Future[None]()
+        failed.set_exception(TimeoutError("of the work"))
+        with pytest.raises(TimeoutError, match="of the work"):
+            _DaskAnswer(failed, client).result()
+        process.kill()
+        with pytest.raises(CancelledError):
+            waiting.result()
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from heartlm.errors import HeartlmError, needs
 from heartlm.system.cores import bind, usable_cpus
@@ -69,6 +69,18 @@ class Lost:
     reason: str
 
 
+class _Awaited(Protocol):
+    """What a submitted item returns, as futures do."""
+
+    def result(self) -> Any: ...
+    def cancel(self) -> bool: ...
+
+
+Submit = Callable[[Any], _Awaited]
+Opened = tuple[Submit, int]
+"""Function that submits an item to an executor, and how many items may be under way beyond the one that is awaited."""
+
+
 def run_each(
     work: Callable[[Item], Result],
     items: Iterable[Item],
@@ -105,11 +117,9 @@ def run_each(
             yield future.result()
 
 
-def _in_order(
-    submit: Callable[[Any], Future[Any]], items: Iterable[Any], ahead: int
-) -> Generator[tuple[Any, Future[Any]]]:
+def _in_order(submit: Submit, items: Iterable[Any], ahead: int) -> Generator[tuple[Any, _Awaited]]:
     """Submit items, and yield each with its future when `ahead` more are under way."""
-    waiting = deque[tuple[Any, Future[Any]]]()
+    waiting = deque[tuple[Any, _Awaited]]()
     try:
         for item in items:
             waiting.append((item, submit(item)))
@@ -122,9 +132,7 @@ def _in_order(
             future.cancel()
 
 
-def _in_groups(
-    submit: Callable[[Any], Future[Any]], items: Iterable[Any], ahead: int, options: EngineOptions
-) -> Generator[Any]:
+def _in_groups(submit: Submit, items: Iterable[Any], ahead: int, options: EngineOptions) -> Generator[Any]:
     """Submit items in groups, and yield their results; those of a group that is lost or fails are tried one by one."""
     size, left = 1, iter(items)
     groups = iter(lambda: list(islice(left, size)), [])
@@ -162,7 +170,7 @@ def within_limit() -> Iterator[None]:
             faulthandler.cancel_dump_traceback_later()
 
 
-def _alone(future: Future[Any], options: EngineOptions) -> Any:
+def _alone(future: _Awaited, options: EngineOptions) -> Any:
     try:
         return future.result()[0][0]
     except (Exception, CancelledError) as error:
@@ -256,10 +264,6 @@ def _do_in_dask(work: Callable[[Any], Any], limit_s: float, folder: str, items: 
 
 
 # --- engines ----------------------------------------------------------------------------------------------------------
-
-
-Opened = tuple[Callable[[Any], Future[Any]], int]
-"""Function that submits an item to an executor, and how many items may be under way beyond the one that is awaited."""
 
 
 _start_lock = threading.Lock()
@@ -380,7 +384,28 @@ def _dask(work: Any, options: EngineOptions) -> Iterator[Opened]:
         num_workers = max(sum(threads.values()), options.processes or 1)
         pool = stack.enter_context(client.get_executor(pure=False))
         beginning = _do_in_dask, loaded, options.limit_s, str(Path.cwd())
-        yield lambda items: pool.submit(*beginning, items), AHEAD_BY_DASK * num_workers
+        yield lambda items: _DaskAnswer(pool.submit(*beginning, items), client), AHEAD_BY_DASK * num_workers
+
+
+@dataclass(frozen=True)
+class _DaskAnswer:
+    """Future of Dask, whose result also ends if the scheduler is lost while it is fetched: Dask then waits for ever."""
+
+    future: Future[Any]
+    client: Any
+
+    def cancel(self) -> bool:
+        return self.future.cancel()
+
+    def result(self) -> Any:
+        while True:
+            try:
+                return self.future.result(timeout=1)
+            except TimeoutError:
+                if self.future.done():  # it is that of the work
+                    raise
+                if self.client.status != "running":
+                    raise CancelledError from None
 
 
 @contextmanager
