@@ -258,9 +258,8 @@ def test_a_campaign_on_two_nodes(
     assert attempts == {"pretrain-1": 1, "pretrain-2": 1, "broken": 2, "after": 0}, slurm.logs()
     assert rows["finetune-1"]["step"] == 2 and rows["score"]["attempts"] == 1
 
-    assert (
-        main(["pretrain", *RunFile("", {**common, "depth": 1, "seed": 1}).argv()[1:], f"--out={tmp_path}/alone"]) == 0
-    )
+    alone = RunFile("pretrain", {**common, "depth": 1, "seed": 1}).argv()
+    assert main([*alone, f"--out={tmp_path}/alone"]) == 0
     model = "models/last/model.safetensors"
     assert (tmp_path / "runs/w1" / model).read_bytes() == (tmp_path / "alone" / model).read_bytes()
 
