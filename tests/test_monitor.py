@@ -47,7 +47,7 @@ from heartlm.monitor.webhook import Webhook, observation
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.synthesis import simulate_recording
 from heartlm.simulate.write import write_record
-from heartlm.storage.atomic import sole_holder
+from heartlm.storage.atomic import locked
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.live import LiveTokenizer
 from heartlm.tokenizers.millivolts import quantize
@@ -735,7 +735,7 @@ def test_a_second_opinion_calls_more(models: LiveModels, signals: dict[str, Floa
 
 
 def test_a_folder_belongs_to_one_monitor(tmp_path: Path, refused: Refused) -> None:
-    with sole_holder(tmp_path / "ward" / "lock", "taken"):
+    with locked(tmp_path / "ward" / "lock", "taken"):
         assert "another monitor" in refused("monitor", "--lines", "--no-page", "--out", tmp_path / "ward")
 
 

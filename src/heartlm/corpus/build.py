@@ -25,7 +25,7 @@ from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.encode import Part, SelectedLeads, encode_part, find_source, joined_parts, readable_leads
 from heartlm.corpus.journal import Journal, clear, partial_folder
 from heartlm.corpus.manifest import finish_corpus
-from heartlm.corpus.plan import PartRecords, Plan, Statements, listed, make_plan, settings_of
+from heartlm.corpus.plan import BuildPlan, PartRecords, Statements, listed, make_plan, settings_of
 from heartlm.corpus.schema import FILES
 from heartlm.databases.database import Database
 from heartlm.databases.spool import RecordSpool
@@ -168,7 +168,7 @@ def _refuse_empty(journals: Iterable[Journal], folders: Sequence[Path]) -> None:
 
 # --- shards -----------------------------------------------------------------------------------------------------------
 
-Shard = tuple[int, Plan]
+Shard = tuple[int, BuildPlan]
 """Index of a shard, and its parts."""
 
 
@@ -233,7 +233,7 @@ class _ShardWork:
 
 
 def _build_shards(
-    out: Path, journal: Journal, settings: dict[str, Any], plan: Plan, encode: _Encode
+    out: Path, journal: Journal, settings: dict[str, Any], plan: BuildPlan, encode: _Encode
 ) -> dict[str, Journal]:
     """Build the shards that are not complete, each by one worker; return the journal of each by its final folder."""
     config, work = encode.config, _ShardWork(_shards_of(out), encode, settings)
@@ -305,7 +305,7 @@ class _Encode:
         return encode_part(part.opened(self.databases), part.record_ids, self.tokenizer, self.config, self.statements)
 
 
-def _encoded(plan: Plan, encode: _Encode, fewest: int = 1) -> Generator[Part]:
+def _encoded(plan: BuildPlan, encode: _Encode, fewest: int = 1) -> Generator[Part]:
     """Encode the parts of a plan by the engine, with at least `fewest` processes, and yield them in their order.
 
     If a worker ends twice with a part, its recordings are encoded one by one: the others of the part are not lost.
@@ -370,7 +370,7 @@ def _begin(
     journal: Journal,
     settings: dict[str, Any],
     databases: Sequence[Database],
-    plan: Plan,
+    plan: BuildPlan,
     tokenizer: Tokenizer,
     config: TokenizeConfig,
     fit: bool,
@@ -396,7 +396,9 @@ def _begin(
     return tokenizer
 
 
-def fit_on_training(tokenizer: Tokenizer, databases: Sequence[Database], plan: Plan, config: TokenizeConfig) -> None:
+def fit_on_training(
+    tokenizer: Tokenizer, databases: Sequence[Database], plan: BuildPlan, config: TokenizeConfig
+) -> None:
     """Fit `tokenizer` on leads of the training split, and record the databases in `fitted_on`.
 
     Raises:

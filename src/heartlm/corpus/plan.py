@@ -88,7 +88,7 @@ class _Span:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """Parts of consecutive recordings."""
 
     spans: Sequence[_Span]
@@ -105,7 +105,7 @@ class Plan:
         for span in self.spans:
             yield from span
 
-    def parts(self, first: int, stop: int | None = None) -> Plan:
+    def parts(self, first: int, stop: int | None = None) -> BuildPlan:
         """Return the parts with the numbers from `first` to before `stop`."""
         ends = [0, *accumulate(map(len, self.spans))]
         stop = ends[-1] if stop is None else stop
@@ -113,9 +113,9 @@ class Plan:
             span.parts(max(first - begin, 0), max(min(stop - begin, len(span)), 0))
             for begin, span in zip(ends, self.spans, strict=False)
         )
-        return Plan([span for span in cut if len(span)])
+        return BuildPlan([span for span in cut if len(span)])
 
-    def shards(self, num_shards: int) -> list[Plan]:
+    def shards(self, num_shards: int) -> list[BuildPlan]:
         """Divide the parts into consecutive shards of about as many recordings; some are empty if there are few."""
         spans = ((span.size, len(span.records)) for span in self.spans)
         sizes = (min(size, number - first) for size, number in spans for first in range(0, number, size))
@@ -140,10 +140,12 @@ def listed(folder: Path, repaired: Repaired) -> tuple[Database, Sequence[str] | 
     return database, RecordSpool(chain(first, records), type(database.folder))
 
 
-def make_plan(records: Sequence[Sequence[str] | RecordSpool]) -> Plan:
+def make_plan(records: Sequence[Sequence[str] | RecordSpool]) -> BuildPlan:
     """Divide the recordings of each database into parts."""
     sizes = (min(max(len(each) // NUM_PARTS, 1), PART_RECORDS) for each in records)
-    return Plan([_Span(number, each, size) for number, (each, size) in enumerate(zip(records, sizes, strict=True))])
+    return BuildPlan(
+        [_Span(number, each, size) for number, (each, size) in enumerate(zip(records, sizes, strict=True))]
+    )
 
 
 def settings_of(
@@ -151,7 +153,7 @@ def settings_of(
     tokenizer: Tokenizer,
     is_fitted: bool,
     databases: Sequence[Database],
-    plan: Plan,
+    plan: BuildPlan,
     statements: Statements,
 ) -> dict[str, Any]:
     """Return everything that the tokens depend on, in the form read back from the journal.
@@ -180,7 +182,7 @@ def settings_of(
     return dict(json.loads(json.dumps(settings)))
 
 
-def _fingerprint(databases: Sequence[Database], plan: Plan) -> str:
+def _fingerprint(databases: Sequence[Database], plan: BuildPlan) -> str:
     """Return the SHA-256 of the parts and of the name, size and time of change of every non-hidden database file.
 
     Raises:

@@ -6,6 +6,7 @@ An archive has tens of millions of rows, so only the columns of `RecordTable` ar
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
@@ -59,7 +60,24 @@ class RowWriter:
         self._text, self._num_rows = BytesIO(), 0
 
 
-class StoredRows(Sequence[LeadRow]):
+class _Rows(Sequence[LeadRow]):
+    """Rows that are made when they are asked for."""
+
+    @abstractmethod
+    def _row(self, index: int) -> LeadRow:
+        """Return a row by its index, from 0."""
+
+    @overload
+    def __getitem__(self, place: int) -> LeadRow: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[LeadRow]: ...
+    def __getitem__(self, place: int | slice) -> LeadRow | list[LeadRow]:
+        if isinstance(place, slice):
+            return [self._row(index) for index in range(len(self))[place]]
+        return self._row(range(len(self))[place])
+
+
+class StoredRows(_Rows):
     """Rows of a file, each read with its row group when it is asked for."""
 
     def __init__(self, path: Path) -> None:
@@ -80,14 +98,7 @@ class StoredRows(Sequence[LeadRow]):
     def __len__(self) -> int:
         return int(self._file.metadata.num_rows)
 
-    @overload
-    def __getitem__(self, place: int) -> LeadRow: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[LeadRow]: ...
-    def __getitem__(self, place: int | slice) -> LeadRow | list[LeadRow]:
-        if isinstance(place, slice):
-            return [self[each] for each in range(len(self))[place]]
-        index = range(len(self))[place]
+    def _row(self, index: int) -> LeadRow:
         group = int(np.searchsorted(self._ends, index, "right"))
         return self._of_group(group)[index - (self._ends[group - 1] if group else 0)]
 
@@ -180,7 +191,7 @@ def _column(rows: Sequence[LeadRow], name: str, kind: Any) -> NDArray[Any]:
     return np.array([getattr(row, name) for row in rows], kind)
 
 
-class _InSplits(Sequence[LeadRow]):
+class _InSplits(_Rows):
     """Rows with other splits."""
 
     def __init__(self, rows: Sequence[LeadRow], splits: NDArray[Any]) -> None:
@@ -189,14 +200,8 @@ class _InSplits(Sequence[LeadRow]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    @overload
-    def __getitem__(self, place: int) -> LeadRow: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[LeadRow]: ...
-    def __getitem__(self, place: int | slice) -> LeadRow | list[LeadRow]:
-        if isinstance(place, slice):
-            return [self[each] for each in range(len(self))[place]]
-        return replace(self._rows[place], split=str(self._splits[place]))
+    def _row(self, index: int) -> LeadRow:
+        return replace(self._rows[index], split=str(self._splits[index]))
 
     def __iter__(self) -> Iterator[LeadRow]:
         for row, split in zip(self._rows, self._splits, strict=True):

@@ -219,7 +219,8 @@ def _convert(
         for name, entry in earlier.items():
             if name not in records and (name not in listed_names or _is_complete(folder, entry)):
                 others[name] = entry
-    if len(list(islice(each_json_line(journal), 2))) < 2 if is_part else not (records or others):  # it has no recording
+    has_none = len(list(islice(each_json_line(journal), 2))) < 2 if is_part else not (records or others)
+    if has_none:
         journal.unlink(missing_ok=True)
     if not records and (own or not is_part):
         if key is not None and not is_part:  # other parts may have it

@@ -8,8 +8,6 @@ Parts run at the same time, on machines that share the folder. The command witho
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,8 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from heartlm.errors import HeartlmError
-from heartlm.storage.atomic import open_lock
+from heartlm.storage.atomic import locked
 from heartlm.storage.reading import each_json_line
 from heartlm.system.engine import PartOptions
 
@@ -74,13 +71,13 @@ class Journals:
         with ExitStack() as stack:
             if part is None:
                 message = f"{self.folder}: another command, or a part of one, writes to it; wait for its end"
-                stack.enter_context(_locked(shared, message))
+                stack.enter_context(locked(shared, message))
                 stack.callback(shared.unlink, missing_ok=True)
             else:  # the lock that parts share stays for the others
                 message = f"{self.folder}: a command without --part writes to it; wait for its end"
-                stack.enter_context(_locked(shared, message, is_shared=True))
+                stack.enter_context(locked(shared, message, is_shared=True))
                 own = self.folder / f"{self.stem}.lock"
-                stack.enter_context(_locked(own, f"{self.folder}: another command does part {part}; wait for its end"))
+                stack.enter_context(locked(own, f"{self.folder}: another command does part {part}; wait for its end"))
                 stack.callback(own.unlink, missing_ok=True)
             yield
 
@@ -88,21 +85,3 @@ class Journals:
 def header_of(journal: Path) -> dict[str, Any]:
     """Return the first line of a journal, which tells what it is of; empty if there is none."""
     return next(islice(each_json_line(journal), 1), {}) if journal.is_file() else {}
-
-
-@contextmanager
-def _locked(path: Path, message: str, is_shared: bool = False) -> Iterator[None]:
-    while True:
-        with open_lock(path) as stream:
-            try:
-                fcntl.flock(stream, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise HeartlmError(message) from None
-            # The one that held it may have removed the file after this process opened it.
-            try:
-                is_there = os.path.samestat(os.fstat(stream.fileno()), path.stat())
-            except FileNotFoundError:
-                is_there = False
-            if is_there:
-                yield
-                return

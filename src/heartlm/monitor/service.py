@@ -26,7 +26,7 @@ from heartlm.monitor.models import LiveModels
 from heartlm.monitor.mqtt import Mqtt
 from heartlm.monitor.stream import Ward
 from heartlm.monitor.webhook import Webhook, observation
-from heartlm.storage.atomic import sole_holder
+from heartlm.storage.atomic import locked
 from heartlm.system.cores import limit_threads
 from heartlm.system.progress import say
 
@@ -53,7 +53,7 @@ def watch(config: MonitorConfig, listeners: Sequence[Listener] = ()) -> int:
     with contextlib.ExitStack() as stack:
         if config.out is not None:
             in_use = f"out: {config.out}: another monitor writes there: choose another --out"
-            stack.enter_context(sole_holder(config.out / "lock", in_use))
+            stack.enter_context(locked(config.out / "lock", in_use))
         ward = Ward(models, common, rules_by_patient)
         monitor = Monitor(ward, config.out, say, config.max_streams, config.forget_h)
         stack.enter_context(contextlib.closing(monitor))

@@ -12,7 +12,7 @@ from heartlm.errors import HeartlmError
 from heartlm.models.pretrained import find_run
 from heartlm.review.stored import ENDING, Stored, file_digests, is_same, read_stored, stored_of, write_stored
 from heartlm.runs.run_folder import RunFolder
-from heartlm.storage.atomic import sole_holder
+from heartlm.storage.atomic import locked
 
 SHIPPED = (Path("beats"), Path("af"), Path("waveform"), Path("statements"))
 
@@ -46,7 +46,7 @@ def stored_analysis(
             notes = [] if by_these else [f"{path}: by another version of heartlm or its models; kept for its journal"]
             return stored, notes
     busy = f"{path}: another process is analysing the recording; wait until it is done"
-    with sole_holder(path.with_name(f".{recording.record_id}.analysis.lock"), busy):
+    with locked(path.with_name(f".{recording.record_id}.analysis.lock"), busy):
         stored = _analysed(recording, findings, models)
         write_stored(path, stored, file_digests(recording))
     return stored, []

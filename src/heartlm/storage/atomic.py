@@ -240,18 +240,28 @@ def open_lock(path: Path) -> IO[str]:
 
 
 @contextmanager
-def sole_holder(path: Path, message: str) -> Iterator[None]:
-    """Hold a lock on the file at `path` until the block or the process ends.
+def locked(path: Path, message: str, *, is_shared: bool = False) -> Iterator[None]:
+    """Hold a lock on the file at `path` until the block or the process ends: alone, or with others that share it.
+
+    The one that holds it alone may remove the file within the block.
 
     Raises:
         HeartlmError: another process holds the lock (with this message), or the file cannot be written.
     """
-    with open_lock(path) as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise HeartlmError(message) from None
-        yield
+    while True:
+        with open_lock(path) as stream:
+            try:
+                fcntl.flock(stream, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise HeartlmError(message) from None
+            # The one that held it may have removed the file after this process opened it.
+            try:
+                is_there = os.path.samestat(os.fstat(stream.fileno()), path.stat())
+            except FileNotFoundError:
+                is_there = False
+            if is_there:
+                yield
+                return
 
 
 def write_text(path: Path, text: str) -> Path:

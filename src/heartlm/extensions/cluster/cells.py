@@ -35,7 +35,7 @@ from heartlm.extensions.cluster.script import render
 from heartlm.extensions.cluster.spawn import free_ports, last_line
 from heartlm.extensions.cluster.submit import run_job
 from heartlm.extensions.cluster.topology import Topology
-from heartlm.storage.atomic import sole_holder
+from heartlm.storage.atomic import locked
 from heartlm.storage.reading import read_json
 from heartlm.system.cores import bind, cpus_of, share_of_cores, usable_cores
 from heartlm.system.parent import end_with_parent
@@ -216,7 +216,7 @@ def continued(path: Path, about: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         HeartlmError: a value of `about` differs from the stored one, or another process runs the grid.
     """
     folder = path.parent
-    with sole_holder(folder / ".lock", f"{folder}: another study is being measured there: wait for its end"):
+    with locked(folder / ".lock", f"{folder}: another study is being measured there: wait for its end"):
         before = read_json(path, dict[str, Any]) if path.exists() else dict(about)
         for name, value in about.items():
             if before.get(name) != value:
