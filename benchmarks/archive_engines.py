@@ -8,9 +8,9 @@ The work is the delineation of 10-s recordings of twelve leads, as `heartlm deli
 of processes and of Dask, whose workers are processes of this machine too, follow each other. The start of workers is
 not timed. The overhead is the time of an item whose work is nothing. With `--links`, as many links to the recordings
 are delineated once, by the leads given if any, and the client's memory and the time of each tenth are in the table.
-With `--names`, the client goes through as many names without files, of an index, and of a bucket and a folder whose
-listings are made up, in the groups that workers would get for tables and for a corpus; then it finishes and opens a
-corpus of as many leads without tokens.
+With `--names`, the client goes through as many names without files, of an index and a file RECORDS, and of a bucket and
+a folder whose listings are made up, in the groups that workers would get for tables and for a corpus; then it finishes
+and opens a corpus of as many leads without tokens.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from heartlm.delineation.recordings import DelineationTask
 from heartlm.formats.stated import Stated
 from heartlm.sources import store
 from heartlm.sources.address import source_path
+from heartlm.storage.foreign import is_there
 from heartlm.system.engine import EngineOptions, PartOptions
 from heartlm.system.processes import run_each
 from heartlm.tokenizers.rhythm import RhythmTokenizer
@@ -165,7 +166,7 @@ def study_names(work: Path, number: int) -> Table:
     )
     write_names(work / "names.parquet", number)
     for through in (groups_of_tables, parts_of_corpus):
-        for kind in ("index", "bucket", "folder"):
+        for kind in ("index", "bucket", "folder", "RECORDS"):
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 table.add(f"{kind}, {through.__name__}", *pool.apply(go_through, (kind, work, number, through)))
     table.close()
@@ -290,7 +291,12 @@ def go_through(kind: str, work: Path, number: int, through: Groups) -> tuple[flo
     setattr(database, "forget", id)  # noqa: B010, what is known above is kept
     setattr(discovery, "_walk", folders)  # noqa: B010
     setattr(store, "each_file", keys)  # noqa: B010
-    path = {"index": work / "names.parquet", "folder": work, "bucket": bucket}[kind]
+    listed_folder = work / "listed"
+    if kind == "RECORDS":
+        listed_folder.mkdir(exist_ok=True)
+        (listed_folder / "RECORDS").write_text("".join(f"{name(place)}\n" for place in range(number)))
+        setattr(discovery, "is_there", lambda path: path.suffix == ".hea" or is_there(path))  # noqa: B010
+    path = {"index": work / "names.parquet", "folder": work, "bucket": bucket, "RECORDS": listed_folder}[kind]
     before, begin_s, first_s, num_records = kilobytes("VmHWM") / 1024, time.perf_counter(), 0.0, 0
     for size, group in through(path):
         pickle.dumps(group)
